@@ -1,0 +1,59 @@
+# Everything here works from a fresh clone with Python 3.11 or newer, make and git. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+ENVIRONMENT := .venv/.complete
+# The contract must not break what was committed: not the last commit, nor the one before it when that is checked.
+CONTRACT_BASES ?= HEAD HEAD~1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench protos constraints clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+$(ENVIRONMENT): pyproject.toml constraints.txt
+	@[[ -n "$(PYTHON)" ]] && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; name one with \`make PYTHON=/path/to/python3.11 …\`" >&2; exit 1; }
+	@echo "==> installing into .venv (a few minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(ENVIRONMENT) ## set up, then show what there is: the contract on the wire, and what a decision costs on it
+	@echo "==> asking for decisions over real gRPC, beside an echo of the same bytes (about 15 seconds)"
+	@$(BIN)/python -m benchmarks.contract_cost
+
+test: $(ENVIRONMENT) ## set up, then run all tests
+	@echo "==> running the tests"
+	@$(BIN)/python -m pytest
+
+lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
+	@echo "==> ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@echo "==> mypy --strict" && $(BIN)/mypy
+	@echo "==> buf lint, buf format" && $(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos
+	@echo "==> buf breaking" && for base in $(CONTRACT_BASES); do \
+	  if git cat-file -e "$$base:protos/buf.yaml" 2>/dev/null; \
+	  then $(BIN)/buf breaking protos --against ".git#ref=$$base,subdir=protos"; \
+	  else echo "    no contract in $$base to compare with"; fi; done
+	@echo "==> stubs" && $(BIN)/python protos/generate.py --check
+
+format: $(ENVIRONMENT) ## rewrite the code in the style that lint asks for
+	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet . && $(BIN)/buf format --write protos
+
+bench: $(ENVIRONMENT) ## run all benchmarks and show one table
+	@$(BIN)/python -m benchmarks
+
+protos: $(ENVIRONMENT) ## generate the stubs from the .proto files
+	@$(BIN)/python protos/generate.py
+
+constraints: ## pin the newest versions that work together; torch stays as it is
+	@mkdir -p .venv && python=$$(mktemp -d)/bin/python && $(PYTHON) -m venv "$${python%/bin/*}" && \
+	  $$python -m pip install --quiet --constraint <(grep -E '^torch' constraints.txt) '.[dev]' && \
+	  { grep '^#' constraints.txt; $$python -m pip freeze --exclude dbw | sed 's/+cpu$$//'; } > .venv/constraints.new && \
+	  mv .venv/constraints.new constraints.txt
+
+clean: ## remove the environment and all caches
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/integration/node/node_modules
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

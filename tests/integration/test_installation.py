@@ -1,0 +1,53 @@
+"""What a user gets who installs the distribution: built, installed and imported for real."""
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+CONSTRAINED = ["--constraint", str(ROOT / "constraints.txt")]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+    return next(folder.glob("dbw-*.whl"))
+
+
+def test_the_wheel_has_stubs_types_and_the_proto_files_for_other_languages(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    in_repository = {str(path.relative_to(ROOT / "protos")) for path in (ROOT / "protos/dbw").rglob("*.*")}
+    assert {name for name in in_repository if "__pycache__" not in name} <= names
+    assert {"dbw/py.typed", "dbw/v1/controller.proto", "dbw/v1/controller_pb2_grpc.pyi"} <= names
+
+
+def test_the_base_is_enough_for_the_contract_and_light(wheel: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv/bin/python")
+    subprocess.run([python, *PIP[1:], "install", *CONSTRAINED, str(wheel)], check=True)
+    code = """
+import json, sys
+from importlib.metadata import distributions
+import dbw.v1.controller_pb2_grpc, dbw.v1.parameter_server_pb2_grpc
+print(json.dumps([sorted({d.name.lower() for d in distributions()}), sorted(sys.modules)]))
+"""
+    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    installed, imported = json.loads(done.stdout)
+    assert set(installed) - {"pip", "setuptools"} == {"dbw", "grpcio", "numpy", "protobuf", "typing_extensions"}
+    assert not {"torch", "cvxpy", "numpy"} & set(imported)
+
+
+@pytest.mark.parametrize(("extra", "has_torch"), [("controller", False), ("ps", True), ("worker", True)])
+def test_only_those_who_compute_gradients_get_torch(extra: str, has_torch: bool, wheel: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    resolve = ["install", "--dry-run", "--ignore-installed", "--report", str(report), *CONSTRAINED]
+    subprocess.run([*PIP, *resolve, f"{wheel}[{extra}]"], check=True)
+    names = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
+    assert ("torch" in names) is has_torch
+    assert "cvxpy" not in names

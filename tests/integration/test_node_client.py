@@ -1,0 +1,55 @@
+"""The contract as seen from Node.js, which is given the .proto files and nothing else."""
+
+import base64
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from tests.contract import PROTO_FILES, PROTOS, SERVICES, extreme, fillings, zero
+
+NODE = Path(__file__).resolve().parent / "node"
+METHODS = {f"/{method.containing_service.full_name}/{method.name}": method for s in SERVICES for method in s.methods}
+MESSAGES: dict[str, dict[str, list[Message]]] = {
+    path: {
+        side: [filled for value in (zero, extreme) for filled in fillings(GetMessageClass(descriptor), value)]
+        for side, descriptor in (("request", method.input_type), ("response", method.output_type))
+    }
+    for path, method in METHODS.items()
+}
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("node") and shutil.which("npm")), reason="node and npm are not installed: no client in Node.js"
+)
+
+
+@pytest.fixture(scope="module")
+def seen_from_node() -> dict[str, Any]:
+    subprocess.run(["npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=NODE, check=True)
+    encoded = {
+        path: {side: [base64.b64encode(m.SerializeToString()).decode() for m in sent] for side, sent in sides.items()}
+        for path, sides in MESSAGES.items()
+    }
+    request = {"protos": str(PROTOS), "files": [str(file) for file in PROTO_FILES], "messages": encoded}
+    done = subprocess.run(["node", "contract.mjs"], cwd=NODE, input=json.dumps(request), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_node_loads_every_rpc_of_every_service(seen_from_node: dict[str, Any]) -> None:
+    assert seen_from_node["methods"] == {
+        path: [method.client_streaming, method.server_streaming] for path, method in METHODS.items()
+    }
+
+
+@pytest.mark.parametrize("path", METHODS)
+def test_messages_come_back_from_node_unchanged(path: str, seen_from_node: dict[str, Any]) -> None:
+    for side, sent in MESSAGES[path].items():
+        received = [base64.b64decode(message) for message in seen_from_node["messages"][path][side]]
+        assert [type(m).FromString(data) for m, data in zip(sent, received, strict=True)] == sent
