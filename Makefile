@@ -4,8 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENVIRONMENT := .venv/.complete
-# The contract must not break what was committed: not the last commit, nor the one before it when that is checked.
-CONTRACT_BASES ?= HEAD HEAD~1
+# The contract must not break what was committed: in the last commit or, if nothing has changed since, the one before.
+CONTRACT_BASES ?= $(shell git rev-list --first-parent --max-count=2 HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench protos constraints clean
@@ -16,8 +16,9 @@ help: ## show this list
 $(ENVIRONMENT): pyproject.toml constraints.txt
 	@[[ -n "$(PYTHON)" ]] && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; name one with \`make PYTHON=/path/to/python3.11 …\`" >&2; exit 1; }
-	@echo "==> installing into .venv (a few minutes the first time)"
-	@$(PYTHON) -m venv .venv
+	@echo "==> installing into .venv (a few minutes and 2 GB the first time)"
+	@version='import sys; print(sys.version)'; \
+	  [[ "$$($(BIN)/python -c "$$version" 2>/dev/null)" == "$$($(PYTHON) -c "$$version")" ]] || $(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -33,26 +34,30 @@ lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 	@echo "==> ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@echo "==> mypy --strict" && $(BIN)/mypy
 	@echo "==> buf lint, buf format" && $(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos
-	@echo "==> buf breaking" && for base in $(CONTRACT_BASES); do \
+	@echo "==> buf breaking" && [[ $(words $(CONTRACT_BASES)) -ge 2 ]] || echo "    SKIPPED: no earlier commit here to compare with"
+	@for base in $(CONTRACT_BASES); do git rev-parse --quiet --verify "$$base^{commit}" >/dev/null || \
+	    { echo "there is no commit $$base to compare the contract with" >&2; exit 1; }; \
 	  if git cat-file -e "$$base:protos/buf.yaml" 2>/dev/null; \
 	  then $(BIN)/buf breaking protos --against ".git#ref=$$base,subdir=protos"; \
-	  else echo "    no contract in $$base to compare with"; fi; done
+	  else echo "    SKIPPED: no contract in commit $$base"; fi; done
 	@echo "==> stubs" && $(BIN)/python protos/generate.py --check
 
 format: $(ENVIRONMENT) ## rewrite the code in the style that lint asks for
-	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet . && $(BIN)/buf format --write protos
+	@echo "==> formatting" && $(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet . && $(BIN)/buf format --write protos
 
 bench: $(ENVIRONMENT) ## run all benchmarks and show one table
-	@$(BIN)/python -m benchmarks
+	@echo "==> running all benchmarks" && $(BIN)/python -m benchmarks
 
 protos: $(ENVIRONMENT) ## generate the stubs from the .proto files
-	@$(BIN)/python protos/generate.py
+	@echo "==> generating stubs" && $(BIN)/python protos/generate.py
 
 constraints: ## pin the newest versions that work together; torch stays as it is
-	@mkdir -p .venv && python=$$(mktemp -d)/bin/python && $(PYTHON) -m venv "$${python%/bin/*}" && \
-	  $$python -m pip install --quiet --constraint <(grep -E '^torch' constraints.txt) '.[dev]' && \
-	  { grep '^#' constraints.txt; $$python -m pip freeze --exclude dbw | sed 's/+cpu$$//'; } > .venv/constraints.new && \
-	  mv .venv/constraints.new constraints.txt
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	  $(PYTHON) -m venv "$$scratch/venv"; \
+	  grep '^torch' constraints.txt > "$$scratch/held"; \
+	  "$$scratch/venv/bin/python" -m pip install --quiet --constraint "$$scratch/held" '.[dev]'; \
+	  { grep '^#' constraints.txt; "$$scratch/venv/bin/python" -m pip freeze --exclude dbw | sed 's/+.*//'; } > "$$scratch/new"; \
+	  cp "$$scratch/new" constraints.txt
 
 clean: ## remove the environment and all caches
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/integration/node/node_modules

@@ -59,10 +59,14 @@ def is_map(field: Field) -> bool:
 
 
 def fillings(message: type[Message], value: Callable[[Field], object]) -> Iterator[Message]:
-    """The message with all its fields set, nested ones included, once for each choice in each of its oneofs."""
-    choices = max((len(oneof.fields) for oneof in message.DESCRIPTOR.oneofs), default=1)
-    for choice in range(choices):
+    """The message with all its fields set, nested ones included, often enough for every choice in every oneof."""
+    for choice in range(_choices(message.DESCRIPTOR)):
         yield _filled(message.DESCRIPTOR, value, choice)
+
+
+def _choices(descriptor: Any) -> int:  # noqa: ANN401
+    nested = (_choices(field.message_type) for field in descriptor.fields if field.message_type)
+    return max([1, *(len(oneof.fields) for oneof in descriptor.oneofs), *nested])
 
 
 def _filled(descriptor: Any, value: Callable[[Field], object], choice: int) -> Message:  # noqa: ANN401

@@ -43,11 +43,10 @@ print(json.dumps([sorted({d.name.lower() for d in distributions()}), sorted(sys.
     assert not {"torch", "cvxpy", "numpy"} & set(imported)
 
 
-@pytest.mark.parametrize(("extra", "has_torch"), [("controller", False), ("ps", True), ("worker", True)])
-def test_only_those_who_compute_gradients_get_torch(extra: str, has_torch: bool, wheel: Path, tmp_path: Path) -> None:
+def test_the_controller_does_without_torch_and_cvxpy(wheel: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     resolve = ["install", "--dry-run", "--ignore-installed", "--report", str(report), *CONSTRAINED]
-    subprocess.run([*PIP, *resolve, f"{wheel}[{extra}]"], check=True)
+    subprocess.run([*PIP, *resolve, f"{wheel}[controller]"], check=True)
     names = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
-    assert ("torch" in names) is has_torch
-    assert "cvxpy" not in names
+    assert {"grpcio", "prometheus-client"} <= {name.replace("_", "-") for name in names}
+    assert not {"torch", "cvxpy"} & names

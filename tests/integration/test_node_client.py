@@ -4,6 +4,7 @@ import base64
 import json
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.contract import PROTO_FILES, PROTOS, SERVICES, extreme, fillings, zero
+from tests.contract import MESSAGES as ALL_MESSAGES
+from tests.contract import PROTO_FILES, PROTOS, SERVICES, extreme, fillings, is_map, zero
 
 NODE = Path(__file__).resolve().parent / "node"
 METHODS = {f"/{method.containing_service.full_name}/{method.name}": method for s in SERVICES for method in s.methods}
@@ -30,7 +32,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def seen_from_node() -> dict[str, Any]:
-    subprocess.run(["npm", "ci", "--silent", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=NODE, check=True)
+    installed, lock = NODE / "node_modules/.package-lock.json", NODE / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=NODE, check=True)
     encoded = {
         path: {side: [base64.b64encode(m.SerializeToString()).decode() for m in sent] for side, sent in sides.items()}
         for path, sides in MESSAGES.items()
@@ -40,6 +44,18 @@ def seen_from_node() -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+def test_every_field_of_every_message_is_sent_to_node() -> None:
+    def names(message: Message) -> Iterator[str]:
+        for field, content in message.ListFields():
+            yield field.full_name
+            if field.message_type and not is_map(field):
+                for nested in content if field.is_repeated else [content]:
+                    yield from names(nested)
+
+    sent = {name for sides in MESSAGES.values() for messages in sides.values() for m in messages for name in names(m)}
+    assert {field.full_name for message in ALL_MESSAGES for field in message.DESCRIPTOR.fields} <= sent
 
 
 def test_node_loads_every_rpc_of_every_service(seen_from_node: dict[str, Any]) -> None:

@@ -87,11 +87,13 @@ class CreateJobRequest(_message.Message):
     job: _builtins.str
     """The job's name, unique in the controller: 1 to 128 letters, digits, `-`, `_` and `.`, the first a letter or digit."""
     iteration: _builtins.int
-    """The iteration that the PS is about to begin, or is in. Unset: 0 for a new job, and where it was for one that exists.
+    """The iteration that the PS is about to begin: 0 for a new training, that of the checkpoint for a resumed one. Unset:
+    the PS is in the middle of its training, so that a job that exists stays where it is; its decision may then be for
+    another iteration than the PS is in, and is of no use. A new job begins with 0.
 
-    A job that was further goes back to it. It forgets decisions, summaries and arrivals from there on, and keeps what
-    it has learnt; at 0, where another training begins, only what it has learnt about durations. A job that was not so
-    far goes forward to it.
+    A job that was further goes back. It forgets decisions, summaries and arrivals from there on, and keeps what it has
+    learnt; at 0, where another training begins, only what it has learnt about durations. A job that was not so far
+    goes forward.
     """
     include_estimates: _builtins.bool
     """Whether the decision shall hold its estimates."""
@@ -136,8 +138,8 @@ class CreateJobResponse(_message.Message):
     """Goes with every later report of this PS, so that one that was replaced cannot interfere."""
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job, with the decision for the iteration that the PS is about to begin. A PS that resumes from a checkpoint with
-        an exported state imports it if it knows of more iterations than the job has learnt from.
+        """The job, with the decision for the iteration that the request named. A PS that resumes from a checkpoint with an
+        exported state imports it if that knows of more iterations than the job has learnt from.
         """
 
     def __init__(
@@ -311,7 +313,7 @@ class EndIterationRequest(_message.Message):
 
     @_builtins.property
     def membership(self) -> _iteration_pb2.Membership:
-        """The workers that are alive, if that has changed. Beside a summary: those of the iteration that begins."""
+        """The workers that are alive in the iteration that begins, if that has changed."""
 
     def __init__(
         self,

@@ -28,11 +28,12 @@ if _version_not_supported:
 class ControllerServiceStub:
     """Chooses k for any number of parameter servers (PS), each with a job of its own.
 
-    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when gradients
-    arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on a stream
-    (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in time goes on
-    with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as it can. One
-    whose session has ended, because the controller restarted, creates its job again and is where it was.
+    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
+    gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
+    a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
+    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
+    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
+    request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -109,11 +110,12 @@ class ControllerServiceStub:
 class ControllerServiceServicer:
     """Chooses k for any number of parameter servers (PS), each with a job of its own.
 
-    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when gradients
-    arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on a stream
-    (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in time goes on
-    with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as it can. One
-    whose session has ended, because the controller restarted, creates its job again and is where it was.
+    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
+    gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
+    a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
+    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
+    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
+    request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -200,8 +202,8 @@ class ControllerServiceServicer:
 
     def ImportJobState(self, request_iterator, context):
         """Replaces what a job has learnt by what was exported, from this job or another, and decides anew for the iteration
-        that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing changes
-        unless all of it arrived intact.
+        that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing
+        changes unless all of it arrived intact.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -281,11 +283,12 @@ def add_ControllerServiceServicer_to_server(servicer, server):
 class ControllerService:
     """Chooses k for any number of parameter servers (PS), each with a job of its own.
 
-    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when gradients
-    arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on a stream
-    (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in time goes on
-    with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as it can. One
-    whose session has ended, because the controller restarted, creates its job again and is where it was.
+    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
+    gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
+    a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
+    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
+    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
+    request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.

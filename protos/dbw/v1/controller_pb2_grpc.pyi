@@ -29,11 +29,12 @@ GRPC_VERSION: str
 class ControllerServiceStub:
     """Chooses k for any number of parameter servers (PS), each with a job of its own.
 
-    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when gradients
-    arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on a stream
-    (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in time goes on
-    with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as it can. One
-    whose session has ended, because the controller restarted, creates its job again and is where it was.
+    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
+    gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
+    a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
+    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
+    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
+    request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -71,19 +72,20 @@ class ControllerServiceStub:
     """Returns all that a job has learnt, for the PS to keep with its checkpoint."""
     ImportJobState: _grpc.StreamUnaryMultiCallable[_controller_pb2.ImportJobStateRequest, _controller_pb2.ImportJobStateResponse]
     """Replaces what a job has learnt by what was exported, from this job or another, and decides anew for the iteration
-    that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing changes
-    unless all of it arrived intact.
+    that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing
+    changes unless all of it arrived intact.
     """
 
 @_typing.type_check_only
 class ControllerServiceAsyncStub(ControllerServiceStub):
     """Chooses k for any number of parameter servers (PS), each with a job of its own.
 
-    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when gradients
-    arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on a stream
-    (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in time goes on
-    with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as it can. One
-    whose session has ended, because the controller restarted, creates its job again and is where it was.
+    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
+    gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
+    a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
+    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
+    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
+    request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -118,18 +120,19 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     """Returns all that a job has learnt, for the PS to keep with its checkpoint."""
     ImportJobState: _aio.StreamUnaryMultiCallable[_controller_pb2.ImportJobStateRequest, _controller_pb2.ImportJobStateResponse]  # type: ignore[assignment]
     """Replaces what a job has learnt by what was exported, from this job or another, and decides anew for the iteration
-    that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing changes
-    unless all of it arrived intact.
+    that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing
+    changes unless all of it arrived intact.
     """
 
 class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Chooses k for any number of parameter servers (PS), each with a job of its own.
 
-    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when gradients
-    arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on a stream
-    (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in time goes on
-    with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as it can. One
-    whose session has ended, because the controller restarted, creates its job again and is where it was.
+    A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
+    gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
+    a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
+    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
+    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
+    request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -234,8 +237,8 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ImportJobStateResponse, _abc.Awaitable[_controller_pb2.ImportJobStateResponse]]:
         """Replaces what a job has learnt by what was exported, from this job or another, and decides anew for the iteration
-        that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing changes
-        unless all of it arrived intact.
+        that the job is at. Specification and membership stay; what only another policy can use is left out. Nothing
+        changes unless all of it arrived intact.
         """
 
 def add_ControllerServiceServicer_to_server(servicer: ControllerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

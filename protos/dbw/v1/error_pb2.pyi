@@ -35,8 +35,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_DECISION_NOT_FOUND: _ErrorReason.ValueType  # 4
     """NOT_FOUND: the decision was never made, or is no longer remembered."""
     ERROR_REASON_STALE_ITERATION: _ErrorReason.ValueType  # 5
-    """FAILED_PRECONDITION: the summary is of an iteration before the last one that ended. ErrorInfo's `iteration` is the
-    one that the controller expects. A PS that has gone back creates its job anew.
+    """FAILED_PRECONDITION: the summary is of an iteration before the last one that ended. `iteration` in
+    ErrorInfo.metadata is the one that the controller expects. A PS that has gone back creates its job anew.
     """
     ERROR_REASON_STATE_FORMAT_UNKNOWN: _ErrorReason.ValueType  # 6
     """FAILED_PRECONDITION: the state was exported in a format that this server does not know. Use a newer server."""
@@ -53,7 +53,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_NOT_READY: _ErrorReason.ValueType  # 11
     """UNAVAILABLE: the server is starting or stopping; google.rpc.RetryInfo says when to try again."""
     ERROR_REASON_BUG: _ErrorReason.ValueType  # 12
-    """INTERNAL: a bug. ErrorInfo's `correlation_id` is in the server's log as well."""
+    """INTERNAL: a bug. `correlation_id` in ErrorInfo.metadata is in the server's log as well."""
     ERROR_REASON_SESSION_NOT_FOUND: _ErrorReason.ValueType  # 13
     """NOT_FOUND: the session is unknown, because the server restarted or, a parameter server, gave the worker up. Get
     another one: create the job again, or join again.
@@ -86,8 +86,8 @@ ERROR_REASON_JOB_DIFFERS: ErrorReason.ValueType  # 3
 ERROR_REASON_DECISION_NOT_FOUND: ErrorReason.ValueType  # 4
 """NOT_FOUND: the decision was never made, or is no longer remembered."""
 ERROR_REASON_STALE_ITERATION: ErrorReason.ValueType  # 5
-"""FAILED_PRECONDITION: the summary is of an iteration before the last one that ended. ErrorInfo's `iteration` is the
-one that the controller expects. A PS that has gone back creates its job anew.
+"""FAILED_PRECONDITION: the summary is of an iteration before the last one that ended. `iteration` in
+ErrorInfo.metadata is the one that the controller expects. A PS that has gone back creates its job anew.
 """
 ERROR_REASON_STATE_FORMAT_UNKNOWN: ErrorReason.ValueType  # 6
 """FAILED_PRECONDITION: the state was exported in a format that this server does not know. Use a newer server."""
@@ -104,7 +104,7 @@ when to try again.
 ERROR_REASON_NOT_READY: ErrorReason.ValueType  # 11
 """UNAVAILABLE: the server is starting or stopping; google.rpc.RetryInfo says when to try again."""
 ERROR_REASON_BUG: ErrorReason.ValueType  # 12
-"""INTERNAL: a bug. ErrorInfo's `correlation_id` is in the server's log as well."""
+"""INTERNAL: a bug. `correlation_id` in ErrorInfo.metadata is in the server's log as well."""
 ERROR_REASON_SESSION_NOT_FOUND: ErrorReason.ValueType  # 13
 """NOT_FOUND: the session is unknown, because the server restarted or, a parameter server, gave the worker up. Get
 another one: create the job again, or join again.

@@ -4,8 +4,8 @@ isort:skip_file
 What a parameter server (PS) observes in an iteration, and what the controller decides for the next one.
 
 Iteration t begins when the parameters w_t are published and ends when the PS stops waiting for their gradients.
-Iterations count from 0. Times are seconds since w_t was published, measured by the PS on a monotonic clock (or on a
-virtual one); the controller reads no clock to estimate anything.
+Iterations count from 0. Unless stated otherwise, times are seconds since w_t was published, measured by the PS on a
+monotonic clock (or on a virtual one); the controller reads no clock to estimate anything.
 """
 
 from collections import abc as _abc
@@ -73,7 +73,7 @@ class _DecisionReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decisi
     DECISION_REASON_NO_POSITIVE_GAIN: _DecisionReason.ValueType  # 4
     """No k has a positive gain: all live workers (e:greedy)."""
     DECISION_REASON_LOSS_INCREASED: _DecisionReason.ValueType  # 5
-    """The loss has grown: one more than before (e:greedy2)."""
+    """The loss has grown: k_{t−1} + 1 (e:greedy2)."""
     DECISION_REASON_FIXED: _DecisionReason.ValueType  # 6
     """The policy's k is fixed."""
     DECISION_REASON_ALL_WORKERS: _DecisionReason.ValueType  # 7
@@ -99,7 +99,7 @@ DECISION_REASON_BEST_RATE: DecisionReason.ValueType  # 3
 DECISION_REASON_NO_POSITIVE_GAIN: DecisionReason.ValueType  # 4
 """No k has a positive gain: all live workers (e:greedy)."""
 DECISION_REASON_LOSS_INCREASED: DecisionReason.ValueType  # 5
-"""The loss has grown: one more than before (e:greedy2)."""
+"""The loss has grown: k_{t−1} + 1 (e:greedy2)."""
 DECISION_REASON_FIXED: DecisionReason.ValueType  # 6
 """The policy's k is fixed."""
 DECISION_REASON_ALL_WORKERS: DecisionReason.ValueType  # 7
@@ -158,7 +158,8 @@ class Arrivals(_message.Message):
 
     All of an iteration's arrivals can be reported at once or in several parts. Late ones are reported as well, whenever
     they come, under the iteration whose parameters they belong to: they tell how long it would have taken to wait for
-    more. A worker that is late need not send its gradient for that, only say that it is done.
+    more. A worker that is late need not send its gradient for that, only say that it is done. Arrivals may come before
+    or after the summary of their iteration; only those of iterations that ended too long ago are ignored.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -171,8 +172,7 @@ class Arrivals(_message.Message):
     """The iteration t whose parameters w_t the gradients belong to."""
     preceding: _builtins.int
     """How many gradients of w_t arrived before the first of these: row j, counted from 1, is the arrival with rank
-    `preceding` + j. A rank that was reported before is ignored, so that repeating it does no harm; so is an iteration
-    that the controller no longer, or not yet, knows of.
+    `preceding` + j. A rank that was reported before is ignored, so that repeating it does no harm.
     """
     @_builtins.property
     def seconds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
@@ -325,8 +325,8 @@ Global___IterationSummary: _TypeAlias = IterationSummary  # noqa: Y015
 
 @_typing.final
 class GradientMoments(_message.Message):
-    """Moments of the k averaged gradients g_1 … g_k with mean ḡ. A PS computes them in one pass, while it adds the gradients
-    up, in double precision. Only what is trained counts, not a model's buffers.
+    """Moments of the k averaged gradients g_1 … g_k with mean ḡ. A PS computes them in one pass, while it adds the
+    gradients up, in double precision. Only what is trained counts, not a model's buffers.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -410,8 +410,8 @@ class Decision(_message.Message):
     iteration: _builtins.int
     """The iteration t it is for."""
     k: _builtins.int
-    """k_t: how many gradients to wait for, between 1 and the number of live workers. If workers are lost meanwhile, the
-    PS waits for those that are left.
+    """k_t: how many gradients to wait for, at least 1 and, unless no worker is alive, at most the number of live workers.
+    If workers are lost meanwhile, the PS waits for those that are left.
     """
     deadline_seconds: _builtins.float
     """End the iteration this many seconds after w_t is published with what has arrived then, or with the first gradient

@@ -62,7 +62,9 @@ class JobSpec(_message.Message):
     k_max: _builtins.int
     """Largest k ever decided, at least k_min. Unset: the number of live workers."""
     sync_mode: _sync_mode_pb2.SyncMode.ValueType
-    """How parameters are exchanged; it decides what an arrival that never comes means."""
+    """How parameters are exchanged. Where workers interrupt themselves, an arrival that never came was cut short; else it
+    is still to come.
+    """
     @_builtins.property
     def policy(self) -> Global___Policy:
         """The rule that chooses k. Unset: the controller's default."""
@@ -159,7 +161,7 @@ Global___Policy: _TypeAlias = Policy  # noqa: Y015
 
 @_typing.final
 class DbwPolicy(_message.Message):
-    """Chooses the k with the largest estimated loss decrease per second (e:greedy, e:greedy2)."""
+    """Chooses the k with the largest estimated loss decrease per second (e:greedy, e:greedy2). The first k is n."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -183,7 +185,7 @@ Global___DbwPolicy: _TypeAlias = DbwPolicy  # noqa: Y015
 
 @_typing.final
 class BlindDbwPolicy(_message.Message):
-    """Chooses the k with the largest k per second, whatever the state of the training."""
+    """Chooses the k with the largest k per second, whatever the state of the training. The first k is n."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -270,7 +272,7 @@ Global___AdaSyncPolicy: _TypeAlias = AdaSyncPolicy  # noqa: Y015
 
 @_typing.final
 class DbwPlusPolicy(_message.Message):
-    """Chooses the k with the largest progress above its own noise floor per second."""
+    """Chooses the k with the largest progress above its own noise floor per second. The first k is n."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -420,7 +422,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def decision(self) -> _iteration_pb2.Decision:
-        """The newest decision: that for the next iteration to end. It has estimates where the request asks for them."""
+        """The newest decision: that for the next iteration to end. It has estimates only where a request can ask for them."""
 
     def __init__(
         self,

@@ -63,11 +63,11 @@ class _GradientOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Gradi
     GRADIENT_OUTCOME_USED: _GradientOutcome.ValueType  # 1
     """It is one of the k that are averaged."""
     GRADIENT_OUTCOME_LATE: _GradientOutcome.ValueType  # 2
-    """It came after the k-th. Its time was noted."""
+    """It came after the k-th. The time when it arrived, or was cut off, was noted."""
     GRADIENT_OUTCOME_DUPLICATE: _GradientOutcome.ValueType  # 3
     """This worker's gradient of this version was taken before."""
     GRADIENT_OUTCOME_WRONG_VERSION: _GradientOutcome.ValueType  # 4
-    """There are no parameters of its version."""
+    """No parameters of its version were published in this session."""
     GRADIENT_OUTCOME_MALFORMED: _GradientOutcome.ValueType  # 5
     """Its size or type is not that of the layout, or pieces are missing."""
     GRADIENT_OUTCOME_NOT_FINITE: _GradientOutcome.ValueType  # 6
@@ -81,11 +81,11 @@ GRADIENT_OUTCOME_UNSPECIFIED: GradientOutcome.ValueType  # 0
 GRADIENT_OUTCOME_USED: GradientOutcome.ValueType  # 1
 """It is one of the k that are averaged."""
 GRADIENT_OUTCOME_LATE: GradientOutcome.ValueType  # 2
-"""It came after the k-th. Its time was noted."""
+"""It came after the k-th. The time when it arrived, or was cut off, was noted."""
 GRADIENT_OUTCOME_DUPLICATE: GradientOutcome.ValueType  # 3
 """This worker's gradient of this version was taken before."""
 GRADIENT_OUTCOME_WRONG_VERSION: GradientOutcome.ValueType  # 4
-"""There are no parameters of its version."""
+"""No parameters of its version were published in this session."""
 GRADIENT_OUTCOME_MALFORMED: GradientOutcome.ValueType  # 5
 """Its size or type is not that of the layout, or pieces are missing."""
 GRADIENT_OUTCOME_NOT_FINITE: GradientOutcome.ValueType  # 6
@@ -387,7 +387,7 @@ class ParametersHeader(_message.Message):
     type: Global___ElementType.ValueType
     """The type of the elements."""
     total_bytes: _builtins.int
-    """How many bytes follow in all. 0 on a Subscribe stream where the training is over."""
+    """How many bytes follow in all: 0 where the training is over and the worker has the last parameters."""
     finished: _builtins.bool
     """Whether the training is over: there is nothing more to compute."""
     def __init__(
@@ -477,7 +477,9 @@ class PullParametersRequest(_message.Message):
     session: _builtins.str
     """The worker's session. Empty: an observer, that only looks."""
     known_version: _builtins.int
-    """The version that the worker has already: the call waits for a newer one. Unset: the newest there is, at once."""
+    """The version that the worker has already: the call waits for a newer one, or for the end of the training. Unset: the
+    newest there is, at once.
+    """
     def __init__(
         self,
         *,

@@ -28,10 +28,10 @@ if _version_not_supported:
 class ParameterServerServiceStub:
     """What a worker calls.
 
-    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters, compute
-    a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by themselves; in
-    Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies completion instead of
-    pushing. Whatever becomes of its gradient, it goes on with newer parameters.
+    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters,
+    compute a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by
+    themselves; in Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies
+    completion instead of pushing. Whatever becomes of its gradient, it goes on with newer parameters.
 
     The version of parameters is the iteration t that they begin, w_t. It is valid within one session: a PS that resumed
     from a checkpoint publishes some versions again. After joining again, a worker forgets all parameters and unfinished
@@ -93,10 +93,10 @@ class ParameterServerServiceStub:
 class ParameterServerServiceServicer:
     """What a worker calls.
 
-    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters, compute
-    a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by themselves; in
-    Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies completion instead of
-    pushing. Whatever becomes of its gradient, it goes on with newer parameters.
+    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters,
+    compute a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by
+    themselves; in Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies
+    completion instead of pushing. Whatever becomes of its gradient, it goes on with newer parameters.
 
     The version of parameters is the iteration t that they begin, w_t. It is valid within one session: a PS that resumed
     from a checkpoint publishes some versions again. After joining again, a worker forgets all parameters and unfinished
@@ -123,7 +123,8 @@ class ParameterServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Says that the worker is alive. One that says nothing for several intervals is given up.
+        """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
+        time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,8 +132,8 @@ class ParameterServerServiceServicer:
 
     def Subscribe(self, request, context):
         """Push modes: sends the newest parameters whenever there are newer ones, leaving out versions that were replaced
-        before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once, so
-        that a worker can interrupt itself before the parameters are there.
+        before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once,
+        so that a worker can interrupt itself before the parameters are there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,8 +147,8 @@ class ParameterServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PushGradient(self, request_iterator, context):
-        """Takes one gradient. It counts as arrived when its last byte has. The response may come before all of it was sent,
-        when the rest would not be used.
+        """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
+        would not be used: the worker then stops sending, and need not notify anything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -221,10 +222,10 @@ def add_ParameterServerServiceServicer_to_server(servicer, server):
 class ParameterServerService:
     """What a worker calls.
 
-    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters, compute
-    a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by themselves; in
-    Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies completion instead of
-    pushing. Whatever becomes of its gradient, it goes on with newer parameters.
+    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters,
+    compute a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by
+    themselves; in Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies
+    completion instead of pushing. Whatever becomes of its gradient, it goes on with newer parameters.
 
     The version of parameters is the iteration t that they begin, w_t. It is valid within one session: a PS that resumed
     from a checkpoint publishes some versions again. After joining again, a worker forgets all parameters and unfinished

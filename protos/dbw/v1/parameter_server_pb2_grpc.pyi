@@ -29,10 +29,10 @@ GRPC_VERSION: str
 class ParameterServerServiceStub:
     """What a worker calls.
 
-    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters, compute
-    a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by themselves; in
-    Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies completion instead of
-    pushing. Whatever becomes of its gradient, it goes on with newer parameters.
+    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters,
+    compute a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by
+    themselves; in Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies
+    completion instead of pushing. Whatever becomes of its gradient, it goes on with newer parameters.
 
     The version of parameters is the iteration t that they begin, w_t. It is valid within one session: a PS that resumed
     from a checkpoint publishes some versions again. After joining again, a worker forgets all parameters and unfinished
@@ -54,17 +54,19 @@ class ParameterServerServiceStub:
     Leave: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.HeartbeatRequest, _parameter_server_pb2.HeartbeatResponse]
-    """Says that the worker is alive. One that says nothing for several intervals is given up."""
+    """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
+    time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+    """
     Subscribe: _grpc.UnaryStreamMultiCallable[_parameter_server_pb2.SubscribeRequest, _parameter_server_pb2.SubscribeResponse]
     """Push modes: sends the newest parameters whenever there are newer ones, leaving out versions that were replaced
-    before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once, so
-    that a worker can interrupt itself before the parameters are there.
+    before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once,
+    so that a worker can interrupt itself before the parameters are there.
     """
     PullParameters: _grpc.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]
     """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over."""
     PushGradient: _grpc.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]
-    """Takes one gradient. It counts as arrived when its last byte has. The response may come before all of it was sent,
-    when the rest would not be used.
+    """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
+    would not be used: the worker then stops sending, and need not notify anything.
     """
     NotifyCompletion: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.NotifyCompletionRequest, _parameter_server_pb2.NotifyCompletionResponse]
     """Takes notice of a gradient that was not pushed, because it was too late or interrupted."""
@@ -75,10 +77,10 @@ class ParameterServerServiceStub:
 class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     """What a worker calls.
 
-    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters, compute
-    a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by themselves; in
-    Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies completion instead of
-    pushing. Whatever becomes of its gradient, it goes on with newer parameters.
+    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters,
+    compute a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by
+    themselves; in Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies
+    completion instead of pushing. Whatever becomes of its gradient, it goes on with newer parameters.
 
     The version of parameters is the iteration t that they begin, w_t. It is valid within one session: a PS that resumed
     from a checkpoint publishes some versions again. After joining again, a worker forgets all parameters and unfinished
@@ -97,17 +99,19 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     Leave: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]  # type: ignore[assignment]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.HeartbeatRequest, _parameter_server_pb2.HeartbeatResponse]  # type: ignore[assignment]
-    """Says that the worker is alive. One that says nothing for several intervals is given up."""
+    """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
+    time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+    """
     Subscribe: _aio.UnaryStreamMultiCallable[_parameter_server_pb2.SubscribeRequest, _parameter_server_pb2.SubscribeResponse]  # type: ignore[assignment]
     """Push modes: sends the newest parameters whenever there are newer ones, leaving out versions that were replaced
-    before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once, so
-    that a worker can interrupt itself before the parameters are there.
+    before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once,
+    so that a worker can interrupt itself before the parameters are there.
     """
     PullParameters: _aio.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]  # type: ignore[assignment]
     """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over."""
     PushGradient: _aio.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]  # type: ignore[assignment]
-    """Takes one gradient. It counts as arrived when its last byte has. The response may come before all of it was sent,
-    when the rest would not be used.
+    """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
+    would not be used: the worker then stops sending, and need not notify anything.
     """
     NotifyCompletion: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.NotifyCompletionRequest, _parameter_server_pb2.NotifyCompletionResponse]  # type: ignore[assignment]
     """Takes notice of a gradient that was not pushed, because it was too late or interrupted."""
@@ -117,10 +121,10 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
 class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
     """What a worker calls.
 
-    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters, compute
-    a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by themselves; in
-    Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies completion instead of
-    pushing. Whatever becomes of its gradient, it goes on with newer parameters.
+    A worker joins, learns the layout of the model and the synchronisation mode, and then repeats: get parameters,
+    compute a gradient, push it. In the push modes it holds one Subscribe stream, on which the parameters come by
+    themselves; in Pull it calls PullParameters when it is idle. A worker that is too late to be counted notifies
+    completion instead of pushing. Whatever becomes of its gradient, it goes on with newer parameters.
 
     The version of parameters is the iteration t that they begin, w_t. It is valid within one session: a PS that resumed
     from a checkpoint publishes some versions again. After joining again, a worker forgets all parameters and unfinished
@@ -155,7 +159,9 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _parameter_server_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.HeartbeatResponse, _abc.Awaitable[_parameter_server_pb2.HeartbeatResponse]]:
-        """Says that the worker is alive. One that says nothing for several intervals is given up."""
+        """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
+        time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+        """
 
     @_abc_1.abstractmethod
     def Subscribe(
@@ -164,8 +170,8 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameter_server_pb2.SubscribeResponse], _abc.AsyncIterator[_parameter_server_pb2.SubscribeResponse]]:
         """Push modes: sends the newest parameters whenever there are newer ones, leaving out versions that were replaced
-        before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once, so
-        that a worker can interrupt itself before the parameters are there.
+        before they could be sent. A new header cuts off the vector before it, which is then of no use; it comes at once,
+        so that a worker can interrupt itself before the parameters are there.
         """
 
     @_abc_1.abstractmethod
@@ -182,8 +188,8 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_parameter_server_pb2.PushGradientRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.PushGradientResponse, _abc.Awaitable[_parameter_server_pb2.PushGradientResponse]]:
-        """Takes one gradient. It counts as arrived when its last byte has. The response may come before all of it was sent,
-        when the rest would not be used.
+        """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
+        would not be used: the worker then stops sending, and need not notify anything.
         """
 
     @_abc_1.abstractmethod

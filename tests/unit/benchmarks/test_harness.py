@@ -5,6 +5,7 @@ from typing import Literal
 
 import pytest
 
+from benchmarks.__main__ import split_output
 from benchmarks._harness import Bar, Report, Spread, interleave, ratio, run
 
 
@@ -50,3 +51,13 @@ def test_the_last_line_is_the_report_and_a_missed_bar_is_no_error(
         "bars": [{"name": "a / b", "value": 2.0, "op": "<=", "bar": 1.25, "holds": False}],
     }
     assert "example    a / b  2         <= 1.25  NO" in readable
+
+
+def test_the_overview_takes_the_bars_from_the_last_line() -> None:
+    report = Report(bars=[Bar("a / b", 2.0, "<=", 1.25)])
+    assert split_output(f"a\nb\n{json.dumps(report.as_json('example'))}\n") == ("a\nb", report.bars)
+
+
+@pytest.mark.parametrize("output", ["", "it broke\n", "it broke\n7\n", 'it broke\n{"bars": 7}\n'])
+def test_the_overview_shows_all_output_of_a_benchmark_without_a_report(output: str) -> None:
+    assert split_output(output) == (output, None)
