@@ -34,7 +34,9 @@ lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 	@echo "==> ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@echo "==> mypy --strict" && $(BIN)/mypy
 	@echo "==> buf lint, buf format" && $(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos
-	@echo "==> buf breaking" && [[ $(words $(CONTRACT_BASES)) -ge 2 ]] || echo "    SKIPPED: no earlier commit here to compare with"
+	@echo "==> buf breaking"
+	@[[ -n "$(filter-out $(shell git rev-parse HEAD 2>/dev/null),$(CONTRACT_BASES))" ]] || \
+	  echo "    SKIPPED: no earlier commit here to compare with"
 	@for base in $(CONTRACT_BASES); do git rev-parse --quiet --verify "$$base^{commit}" >/dev/null || \
 	    { echo "there is no commit $$base to compare the contract with" >&2; exit 1; }; \
 	  if git cat-file -e "$$base:protos/buf.yaml" 2>/dev/null; \
