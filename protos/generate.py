@@ -17,15 +17,16 @@ PROTOS = Path(__file__).resolve().parent
 def compile_protos(source: Path, files: list[Path], generators: list[str], target: Path) -> None:
     """Run the protocol compiler with some of its generators over some .proto files of a folder."""
     scripts = Path(sys.executable).parent
-    subprocess.run(
+    done = subprocess.run(
         [
             *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={source}"),
             *(f"--plugin=protoc-gen-{name}={scripts / f'protoc-gen-{name}'}" for name in ("mypy", "mypy_grpc")),
             *(f"--{name}_out={'quiet:' if 'mypy' in name else ''}{target}" for name in generators),
             *map(str, files),
-        ],
-        check=True,
+        ]
     )
+    if done.returncode:
+        sys.exit("the .proto files do not compile; no stub was written")
 
 
 def fresh_stubs(source: Path) -> dict[Path, bytes]:

@@ -105,7 +105,7 @@ class CreateJobRequest(_message.Message):
 
     @_builtins.property
     def membership(self) -> _iteration_pb2.Membership:
-        """The workers that are alive, at least one."""
+        """The workers that are alive."""
 
     def __init__(
         self,

@@ -261,8 +261,9 @@ class IterationSummary(_message.Message):
     controller knows the job's whole time line, even where summaries were lost. Unset: as soon as iteration t−1 ended.
     """
     previous_k: _builtins.int
-    """k_{t−1}, for a PS whose summary of iteration t−1 may be lost. Unset: as reported, and the number of live workers
-    after the job was created or attached to, when all are idle.
+    """k_{t−1}, for a PS whose summary of iteration t−1 may be lost. Unset: as reported or, in the iteration that CreateJob
+    named, at whose beginning all workers are idle, their number. Where neither is known, nothing is learnt from this
+    iteration's arrivals.
     """
     loss: _builtins.float
     """Mean of the averaged workers' mini-batch losses, each itself a mean over the mini-batch. Unset or not finite: this

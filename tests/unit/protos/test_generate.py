@@ -53,4 +53,5 @@ def test_a_proto_that_does_not_compile_is_reported_and_changes_nothing(contract:
     done = generate(contract)
     assert done.returncode == 1
     assert "job.proto:1:1" in done.stderr
+    assert done.stderr.endswith("the .proto files do not compile; no stub was written\n")
     assert (contract / "dbw/v1/job_pb2.py").read_bytes() == before
