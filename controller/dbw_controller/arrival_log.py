@@ -1,0 +1,135 @@
+"""Which arrivals are known already, and which duration samples the others make.
+
+A sample t_{h,i} of iteration t needs h = k_{t−1}. Arrivals may be repeated, come in any order, late, or before it is
+known what h was; here each one makes at most one sample, as soon as h is known.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dbw_controller.estimators.grid import Array
+from dbw_controller.events import Arrivals
+
+# Arrivals of iterations that ended longer ago are ignored.
+REMEMBERED_ITERATIONS = 1024
+
+
+class Sample(NamedTuple):
+    """Times t_{h,first}, t_{h,first+1}, … of one iteration."""
+
+    iteration: int
+    h: int
+    first: int
+    seconds: Array
+
+
+@dataclass
+class Entry:
+    """What is known of one iteration."""
+
+    previous_k: int | None = None  # h
+    k: int | None = None  # None while it has not ended
+    live_workers: int = 0  # when it ended
+    ranks: int = 0  # bit i−1: the i-th arrival has been reported
+
+
+class ArrivalLog:
+    """The last iterations' arrivals."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._waiting: dict[int, list[tuple[int, Array]]] = {}  # ranks and times of arrivals whose h is not known yet
+        self._next = 0  # the iteration after the last one that ended
+
+    def begin(self, iteration: int) -> None:
+        """Go to an iteration, with no knowledge of what was waited for before it."""
+        self._entries = {i: entry for i, entry in self._entries.items() if i < iteration}
+        self._entries[iteration] = Entry()
+        self._waiting.clear()
+        self._next = iteration
+
+    def knows_previous_k(self, iteration: int) -> bool:
+        """Whether h of an iteration is known."""
+        entry = self._entries.get(iteration)
+        return entry is not None and entry.previous_k is not None
+
+    def learn_previous_k(self, iteration: int, previous_k: int) -> list[Sample]:
+        """Take note of h of an iteration, if it is not known; returns the samples that have waited for it."""
+        entry = self._entry(iteration)
+        if entry is None or entry.previous_k is not None:
+            return []
+        entry.previous_k = previous_k
+        return [Sample(iteration, previous_k, *waiting) for waiting in self._waiting.pop(iteration, [])]
+
+    def arrive(self, arrivals: Arrivals, most: int) -> list[Sample]:
+        """Take arrivals in, as far as their ranks are at most `most`; returns the samples that they make at once."""
+        entry = self._entry(arrivals.iteration)
+        if entry is None:
+            return []
+        fresh = _fresh(entry, arrivals.preceding, arrivals.seconds[: max(most - arrivals.preceding, 0)])
+        if entry.previous_k is not None:
+            return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
+        if arrivals.iteration >= self._next:  # its summary may still tell
+            self._waiting.setdefault(arrivals.iteration, []).extend(fresh)
+        return []
+
+    def end(self, iteration: int, k: int, live_workers: int) -> list[Sample]:
+        """Take note of an iteration's end; returns the samples that have waited for its k."""
+        entry = self._entry(iteration)
+        assert entry is not None, "an iteration that ends is not too old"
+        entry.k, entry.live_workers = k, live_workers
+        self._next = iteration + 1
+        for hopeless in [i for i in self._waiting if i < self._next]:
+            del self._waiting[hopeless]
+        while (oldest := next(iter(self._entries))) < self._next - REMEMBERED_ITERATIONS:
+            del self._entries[oldest]
+        return self.learn_previous_k(self._next, k)
+
+    def lacks_late_arrivals(self, iteration: int) -> bool:
+        """Whether an iteration ended before all workers were done, and none was heard of afterwards."""
+        entry = self._entries.get(iteration)
+        return entry is not None and entry.k is not None and entry.ranks.bit_length() <= entry.k < entry.live_workers
+
+    def _entry(self, iteration: int) -> Entry | None:
+        """The entry of an iteration, if need be a new one; None if it is too old, or there are too many."""
+        if iteration < self._next - REMEMBERED_ITERATIONS:
+            return None
+        if iteration not in self._entries:
+            if iteration > self._next and len(self._entries) > 2 * REMEMBERED_ITERATIONS:
+                return None
+            before = self._entries.get(iteration - 1)
+            self._entries[iteration] = Entry(previous_k=before.k if before else None)
+        return self._entries[iteration]
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that is known, as plain data."""
+        entries = [
+            [i, entry.previous_k, entry.k, entry.live_workers, f"{entry.ranks:x}"] for i, entry in self._entries.items()
+        ]
+        waiting = [[i, first, seconds.tolist()] for i, parts in self._waiting.items() for first, seconds in parts]
+        return {"next": self._next, "entries": entries, "waiting": waiting}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace all that is known by what a snapshot holds."""
+        self._entries = {
+            i: Entry(h, k, live_workers, int(ranks, 16)) for i, h, k, live_workers, ranks in state["entries"]
+        }
+        self._waiting = {}
+        for i, first, seconds in state["waiting"]:
+            self._waiting.setdefault(i, []).append((first, np.array(seconds, float)))
+        self._next = int(state["next"])
+
+
+def _fresh(entry: Entry, preceding: int, seconds: Array) -> list[tuple[int, Array]]:
+    """The arrivals whose rank was not reported before, in runs of consecutive ranks; from now on they are known."""
+    if not len(seconds):
+        return []
+    ranks = ((1 << len(seconds)) - 1) << preceding
+    known = entry.ranks & ranks
+    entry.ranks |= ranks
+    if not known:
+        return [(preceding + 1, seconds)]
+    new = [j for j in range(len(seconds)) if not known >> (preceding + j) & 1]
+    return [(preceding + j + 1, seconds[j : j + 1]) for j in new]

@@ -1,0 +1,109 @@
+"""What a job answers: how many gradients to wait for, and why."""
+
+from dataclasses import astuple, dataclass
+from enum import Enum
+from typing import Any, Self
+
+import numpy as np
+
+from dbw_controller.estimators.durations import Durations
+from dbw_controller.estimators.gain import GainEstimate
+from dbw_controller.estimators.grid import Array
+
+
+class Reason(Enum):
+    """The rule that chose k; the names are those of the contract."""
+
+    FIRST_ITERATION = "nothing has been observed yet"
+    NOT_ENOUGH_DATA = "too little has been observed yet"
+    BEST_RATE = "largest estimated gain per second"
+    NO_POSITIVE_GAIN = "no k has a positive gain"
+    LOSS_INCREASED = "the loss has grown"
+    FIXED = "k is fixed"
+    ALL_WORKERS = "all workers are waited for"
+    LOSS_RATIO = "the loss relative to the first one"
+    PROBE = "to learn what only this k can tell"
+    CUSTOM = "a custom policy's own"
+
+
+class Input(Enum):
+    """What a policy may use of what a parameter server may report; the names are those of the contract."""
+
+    WORKER_NUMBERS = "arrivals with worker numbers"
+    LATE_ARRIVALS = "arrivals after the end of their iteration"
+    LOSS = "the loss"
+    LEARNING_RATE = "the learning rate"
+    MOMENTS = "the gradients' moments"
+    WITHIN_WORKER_VARIANCE = "the variance within workers"
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """What a decision was based on."""
+
+    gain: GainEstimate
+    gains: Array | None  # what the policy took for the gain, for each k from 1 to n
+    durations: Durations | None  # what the policy took for the duration, for each k from 1 to n
+    loss: float | None
+    explanation: str  # why this k, in words
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How many gradients to wait for in one iteration."""
+
+    iteration: int
+    k: int
+    reason: Reason
+    live_workers: int
+    estimates: Estimates
+    unbounded_k: int | None = None  # what the policy chose, where the job's bounds changed it
+    deadline_seconds: float | None = None  # end the iteration then with what has arrived
+    missing_inputs: frozenset[Input] = frozenset()
+
+    def as_plain(self) -> dict[str, Any]:
+        """The decision as plain data."""
+        why = self.estimates
+        return {
+            "iteration": self.iteration,
+            "k": self.k,
+            "reason": self.reason.name,
+            "live_workers": self.live_workers,
+            "unbounded_k": self.unbounded_k,
+            "deadline_seconds": self.deadline_seconds,
+            "missing_inputs": sorted(item.name for item in self.missing_inputs),
+            "gain": list(astuple(why.gain)),
+            "gains": None if why.gains is None else _to_bytes(why.gains),
+            "durations": why.durations and [_to_bytes(column) for column in why.durations],
+            "loss": why.loss,
+            "explanation": why.explanation,
+        }
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Self:
+        """The decision that plain data describe."""
+        durations = data["durations"]
+        return cls(
+            iteration=data["iteration"],
+            k=data["k"],
+            reason=Reason[data["reason"]],
+            live_workers=data["live_workers"],
+            unbounded_k=data["unbounded_k"],
+            deadline_seconds=data["deadline_seconds"],
+            missing_inputs=frozenset(Input[name] for name in data["missing_inputs"]),
+            estimates=Estimates(
+                gain=GainEstimate(*data["gain"]),
+                gains=None if data["gains"] is None else _from_bytes(data["gains"]),
+                durations=durations and Durations(*map(_from_bytes, durations)),
+                loss=data["loss"],
+                explanation=data["explanation"],
+            ),
+        )
+
+
+def _to_bytes(column: Array) -> bytes:
+    return column.astype("<f8").tobytes()
+
+
+def _from_bytes(column: bytes) -> Array:
+    return np.frombuffer(column, "<f8").astype(float)

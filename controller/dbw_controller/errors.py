@@ -1,0 +1,72 @@
+"""How a job refuses what it cannot use. A refused call changes nothing."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class JobError(Exception):
+    """Anything that a job refuses; its text says what was wrong, what was expected and what to do."""
+
+
+class InvalidValueError(JobError):
+    """A field has a value that is not allowed."""
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        super().__init__(f"{field} is {value!r}; it must be {rule}")
+        self.field, self.value, self.rule = field, value, rule
+
+
+class StaleIterationError(JobError):
+    """A summary is of an iteration before the last one that ended."""
+
+    def __init__(self, iteration: int, expected: int) -> None:
+        super().__init__(
+            f"iteration {iteration} has ended long ago, {expected} is next; a parameter server that has gone back "
+            "creates its job anew, with the iteration that it is about to begin"
+        )
+        self.iteration, self.expected = iteration, expected
+
+
+class DecisionNotFoundError(JobError):
+    """A decision was never made, or is no longer remembered."""
+
+    def __init__(self, iteration: int, first: int, last: int) -> None:
+        super().__init__(f"there is no decision for iteration {iteration}; those of {first} to {last} are remembered")
+        self.iteration = iteration
+
+
+class StateFormatUnknownError(JobError):
+    """A state was made by a version that writes another format."""
+
+    def __init__(self, version: object, known: int) -> None:
+        super().__init__(f"the state has format {version!r}, and this version reads up to {known}; use a newer one")
+
+
+class StateDamagedError(JobError):
+    """A state is incomplete or makes no sense."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the state is damaged ({problem}); use another copy")
+
+
+class NotSupportedError(JobError):
+    """Something needs a package that is not installed."""
+
+
+@contextmanager
+def damaged_state() -> Iterator[None]:
+    """Say that a state is damaged where reading it fails in whichever way."""
+    try:
+        yield
+    except (StateDamagedError, StateFormatUnknownError):
+        raise
+    except (
+        InvalidValueError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise StateDamagedError(f"{type(error).__name__}: {error}") from error

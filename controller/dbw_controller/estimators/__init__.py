@@ -1,0 +1,1 @@
+"""What policies compare: gains from gradient moments, and durations from arrival times."""

@@ -1,0 +1,55 @@
+"""Compilation of numerical kernels, where numba is installed.
+
+A kernel is a function on columns of numbers, in plain Python. With numba it is compiled on its first call, and the
+machine code is kept in a cache beside the source; columns are NumPy arrays then. Without, the same function runs as it
+is, on lists, whose items Python reads faster than those of arrays.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Column = Any  # an array or a list: kernels index both in the same way
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+try:
+    if os.environ.get("DBW_CONTROLLER_COMPILE") == "0":
+        raise ImportError
+    njit: Any = importlib.import_module("numba").njit  # its type hints lack an option
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Compile a kernel, if that is possible here. It must not allocate memory."""
+    if not COMPILED:
+        return kernel
+    try:
+        # Counting references to the arrays would take several times as long as what kernels do with them.
+        machine_code: Kernel = njit(cache=True, _nrt=False)(kernel)
+    except KeyError:  # a version of numba without this option
+        machine_code = njit(cache=True)(kernel)
+    return machine_code
+
+
+def reals(count: int) -> Column:
+    """A column of zeros."""
+    return np.zeros(count) if COMPILED else [0.0] * count
+
+
+def integers(count: int, value: int = 0) -> Column:
+    """A column of equal integers."""
+    if not COMPILED:
+        return [value] * count
+    return np.full(count, value, np.int32) if value else np.zeros(count, np.int32)
+
+
+def column(array: npt.NDArray[np.float64]) -> Column:
+    """An array as a column."""
+    return array if COMPILED else array.tolist()

@@ -1,0 +1,175 @@
+"""How long iterations last: T̂_k for every k (paper, Section 3.2), from the times at which gradients arrived."""
+
+import math
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dbw_controller.errors import StateDamagedError
+from dbw_controller.estimators import isotonic, reference
+from dbw_controller.estimators.compiled import column, reals
+from dbw_controller.estimators.diagonal import diagonal_bounds
+from dbw_controller.estimators.grid import (
+    Array,
+    add_samples,
+    empty_grid,
+    resized,
+    row_samples,
+    sampled_rows,
+    set_row_samples,
+)
+
+# With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
+# scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
+# sampled once remains so.
+LARGEST_EXPONENT = 200
+
+
+class UnsampledDuration(Enum):
+    """Which duration to assume where the samples give only bounds."""
+
+    MIDPOINT = "midpoint"
+    LOWER = "lower"
+
+
+class Solver(Enum):
+    """What solves e:quadratic_opt."""
+
+    EXACT = "exact"
+    CVXPY = "cvxpy"
+
+
+class Durations(NamedTuple):
+    """Durations of an iteration in seconds, for each k from 1 on."""
+
+    seconds: Array  # T̂_k, never falling with k; NaN where nothing is known
+    shortest: Array  # the least that agrees with the samples; 0 where nothing bounds it
+    longest: Array  # the most that agrees with the samples; infinity where nothing bounds it
+
+
+class DurationEstimator:
+    """Estimates durations from samples t_{h,i}: when the i-th gradient came, after h had been waited for before.
+
+    `half_life` is the number of iterations after which a sample counts half; without it samples count for ever. Of
+    each pair (h, i) only the weight and the mean of its samples are kept.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        half_life: float | None = None,
+        unsampled: UnsampledDuration = UnsampledDuration.MIDPOINT,
+        solver: Solver = Solver.EXACT,
+    ) -> None:
+        self._grid = empty_grid(workers)
+        self._half_life = half_life
+        self._unsampled = unsampled
+        self._solver = solver
+        self._origin = 0.0  # the time, in iterations, at which a sample weighs 1
+        self._estimate: Durations | None = None
+
+    @property
+    def workers(self) -> int:
+        """The largest h and i that there is room for."""
+        return self._grid.size
+
+    def grow(self, workers: int) -> None:
+        """Make room for more workers. What was learnt stays."""
+        if workers > self.workers:
+            self._grid = resized(self._grid, workers)
+            self._estimate = None
+
+    def add(self, h: int, first: int, seconds: Array, time: float) -> None:
+        """Add samples t_{h,first}, t_{h,first+1}, … of an iteration; `time` counts iterations and gives them weight."""
+        add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
+        self._estimate = None
+
+    def _exponent(self, time: float) -> float:
+        return (time - self._origin) / self._half_life if self._half_life else 0.0
+
+    def _weight(self, time: float) -> float:
+        exponent = self._exponent(time)
+        if exponent > LARGEST_EXPONENT:
+            self._scale_down(math.floor(exponent))
+            exponent = self._exponent(time)
+        return float(2.0 ** max(exponent, -LARGEST_EXPONENT))
+
+    def _scale_down(self, exponent: int) -> None:
+        self._origin += exponent * (self._half_life or 0.0)
+        least = 2.0**-LARGEST_EXPONENT
+        for row in sampled_rows(self._grid):
+            weights, means = row_samples(self._grid, row)
+            weights = np.where(weights > 0, np.maximum(np.ldexp(weights, -exponent), least), 0.0)
+            set_row_samples(self._grid, row, weights, means)
+        isotonic.solve(self._grid)  # what has reached the least weight has gained some, relative to others
+
+    def settle(self) -> None:
+        """Do now what the next estimate would have to do first."""
+        if self._solver is Solver.EXACT:
+            isotonic.settle(self._grid)
+
+    def estimate(self) -> Durations:
+        """T̂_k for all k, with its bounds."""
+        if self._estimate is None:
+            if self._solver is Solver.EXACT:
+                isotonic.settle(self._grid)
+            else:
+                self._solve_by_reference()
+            bounds = reals(self.workers), reals(self.workers)
+            diagonal_bounds(self._grid, *bounds)
+            shortest, longest = map(np.asarray, bounds)
+            self._estimate = Durations(self._point(shortest, longest), shortest, longest)
+        return self._estimate
+
+    def _solve_by_reference(self) -> None:
+        square = (self.workers, self.workers)
+        weight, mean = np.asarray(self._grid.weight).reshape(square), np.asarray(self._grid.mean).reshape(square)
+        if sampled_rows(self._grid):
+            self._grid.value[:] = column(reference.solve(weight, mean).ravel())
+
+    def _point(self, shortest: Array, longest: Array) -> Array:
+        """One duration for each k: where only bounds are known, as asked for; a missing bound leaves the other one."""
+        bounded_below, bounded_above = shortest > 0, np.isfinite(longest)
+        point = np.where(bounded_below, shortest, np.where(bounded_above, longest, np.nan))
+        if self._unsampled is UnsampledDuration.MIDPOINT:
+            point = np.where(bounded_below & bounded_above, (shortest + longest) / 2, point)
+        return np.where(np.isnan(point), np.nan, np.fmax.accumulate(point))
+
+    def snapshot(self, time: float) -> dict[str, Any]:
+        """All samples, as plain data."""
+        rows = sampled_rows(self._grid)
+        samples = [row_samples(self._grid, row) for row in rows]
+        return {
+            "workers": self.workers,
+            "exponent": self._exponent(time),
+            "rows": [row + 1 for row in rows],
+            "weights": b"".join(weights.astype("<f8").tobytes() for weights, _ in samples),
+            "means": b"".join(means.astype("<f8").tobytes() for _, means in samples),
+        }
+
+    def restore(self, state: dict[str, Any], time: float) -> None:
+        """Replace all samples by those of a snapshot. They may come from an estimator with another half-life."""
+        workers, rows = int(state["workers"]), [int(row) for row in state["rows"]]
+        weights = np.frombuffer(state["weights"], "<f8").astype(float).reshape(len(rows), workers)
+        means = np.frombuffer(state["means"], "<f8").astype(float).reshape(len(rows), workers)
+        if rows != sorted(set(rows)) or not all(1 <= row <= workers for row in rows):
+            raise StateDamagedError("rows of durations")
+        if not (
+            np.isfinite(weights).all() and np.isfinite(means).all() and (weights >= 0).all() and (means >= 0).all()
+        ):
+            raise StateDamagedError("weights or means of durations")
+        grid = empty_grid(max(workers, self.workers))
+        for row, row_weights, row_means in zip(rows, weights, means, strict=True):
+            set_row_samples(grid, row - 1, row_weights, row_means)
+        self._grid, self._estimate = grid, None
+        self._origin = time - float(state["exponent"]) * (self._half_life or 0.0)
+
+
+def warm_up() -> None:
+    """Compile all kernels now rather than when the first decision waits for it."""
+    estimator = DurationEstimator(4)
+    for h in (4, 2, 3, 2, 2, 2, 2, 1):
+        estimator.add(h, 1, np.array([3.0, 1.0, 2.0, 4.0]), 0.0)
+        estimator.estimate()
+    isotonic.repair(estimator._grid)

@@ -1,0 +1,289 @@
+"""One training job, as the controller sees it: reports in, decisions out.
+
+A job holds no clock, thread, file or socket. The gRPC service, the simulator and the tests drive the same object.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+
+from dbw_controller.arrival_log import ArrivalLog, Sample
+from dbw_controller.decision import Decision, Estimates, Input
+from dbw_controller.errors import DecisionNotFoundError, StaleIterationError, StateFormatUnknownError, damaged_state
+from dbw_controller.estimators.durations import DurationEstimator, Solver
+from dbw_controller.estimators.gain import GainEstimator
+from dbw_controller.events import IterationSummary, Membership, Report, require
+from dbw_controller.policies import Observation
+from dbw_controller.spec import JobSpec, SyncMode
+
+# The format of snapshots and of what was learnt. A job reads all formats up to its own.
+STATE_VERSION = 1
+# Decisions that can be asked for again.
+REMEMBERED_DECISIONS = 64
+# After so many iterations a late worker should have been heard of.
+LATE_ITERATIONS = 10
+
+
+class Ended(NamedTuple):
+    """An iteration that ended."""
+
+    iteration: int
+    k: int
+    loss: float | None  # None if it was not reported, or not finite
+
+
+class Job:
+    """Chooses k for every iteration of one parameter server.
+
+    `iteration` is the one that the parameter server is about to begin, with all workers idle; None if it is in the
+    middle of its training.
+    """
+
+    def __init__(
+        self, spec: JobSpec, membership: Membership, iteration: int | None = 0, solver: Solver = Solver.EXACT
+    ) -> None:
+        require(iteration is None or iteration >= 0, "iteration", iteration, "at least 0")
+        self.spec = spec
+        self.membership = membership
+        self.learnt_iterations = 0
+        self.gain = GainEstimator(spec.averaging_window)
+        self.durations = self._duration_estimator(solver)
+        self._solver = solver
+        self._iteration = iteration or 0
+        self._idle_at = iteration
+        self._time_offset = 0
+        self._log = ArrivalLog()
+        self._log.begin(self._iteration)
+        self._last: Ended | None = None
+        self._before_last: Ended | None = None
+        self._first_loss: float | None = None
+        self._loss: float | None = None
+        self._missing: set[Input] = set()
+        self._decisions: dict[int, Decision] = {}
+        self._decide()
+
+    @property
+    def iteration(self) -> int:
+        """The iteration that the newest decision is for."""
+        return self._iteration
+
+    @property
+    def loss(self) -> float | None:
+        """The last finite loss that was reported."""
+        return self._loss
+
+    def decision(self, iteration: int | None = None) -> Decision:
+        """The newest decision, or a remembered one."""
+        if iteration is None:
+            return self._decisions[self._iteration]
+        if iteration not in self._decisions:
+            raise DecisionNotFoundError(iteration, min(self._decisions), self._iteration)
+        return self._decisions[iteration]
+
+    def begin(self, membership: Membership, iteration: int | None = None) -> Decision:
+        """Attach a parameter server that begins an iteration with idle workers, or goes on in the middle (None).
+
+        A job that was further goes back: it forgets what it decided and was told from there on, but not what it has
+        learnt; at 0, where another training begins, all but what it has learnt about durations.
+        """
+        require(iteration is None or iteration >= 0, "iteration", iteration, "at least 0")
+        self._set_membership(membership)
+        if iteration is None:
+            return self.decision()
+        self._time_offset += max(self._iteration - iteration, 0)  # samples do not get younger
+        self._iteration = self._idle_at = iteration
+        self._log.begin(iteration)
+        self._decisions = {i: decision for i, decision in self._decisions.items() if i < iteration}
+        self.gain.forget_from(iteration)
+        if self._last is not None and self._last.iteration >= iteration:
+            self._last = self._before_last = None
+        if iteration == 0:
+            self.gain = GainEstimator(self.spec.averaging_window)
+            self._first_loss = self._loss = None
+        return self._decide()
+
+    def report(self, report: Report) -> Decision | None:
+        """Take a report in. With a summary, returns the decision for the next iteration: always the same one."""
+        summary = report.summary
+        if summary is not None:
+            if summary.iteration < self._iteration - 1:
+                raise StaleIterationError(summary.iteration, self._iteration)
+            if summary.previous_k is not None:
+                self._add(self._log.learn_previous_k(summary.iteration, summary.previous_k))
+        for arrivals in report.arrivals:
+            self._begin_idle(arrivals.iteration)
+            self._add(self._log.arrive(arrivals, self.durations.workers))
+            (self._missing.add if arrivals.workers is None else self._missing.discard)(Input.WORKER_NUMBERS)
+        news = summary is not None and summary.iteration >= self._iteration
+        if summary is not None and news:
+            self._end(summary)
+        if report.membership is not None:
+            self._set_membership(report.membership)
+        if news:
+            return self._decide()
+        return None if summary is None else self.decision()
+
+    def _begin_idle(self, iteration: int) -> None:
+        """Where all workers were idle at the beginning, that is as if all had been waited for."""
+        if iteration == self._idle_at and self.membership.live_workers > 0:
+            self._add(self._log.learn_previous_k(iteration, self.membership.live_workers))
+
+    def _end(self, summary: IterationSummary) -> None:
+        self._begin_idle(summary.iteration)
+        self._add(self._log.end(summary.iteration, summary.k, self.membership.live_workers))
+        self.gain.observe(summary)
+        loss = summary.loss if summary.loss is not None and math.isfinite(summary.loss) else None
+        if loss is not None:
+            self._loss = loss
+            self._first_loss = loss if self._first_loss is None else self._first_loss
+        self._before_last, self._last = self._last, Ended(summary.iteration, summary.k, loss)
+        self._missing = (self._missing & {Input.WORKER_NUMBERS}) | _missing_from(summary)
+        self._iteration = summary.iteration + 1
+        self.learnt_iterations += 1
+
+    def _add(self, samples: Iterable[Sample]) -> None:
+        for sample in samples:
+            if sample.h <= self.durations.workers:
+                time = sample.iteration + self._time_offset
+                self.durations.add(sample.h, sample.first, sample.seconds, time)
+
+    def _set_membership(self, membership: Membership) -> None:
+        self.membership = membership
+        self.durations.grow(membership.live_workers)
+
+    def _duration_estimator(self, solver: Solver) -> DurationEstimator:
+        spec, workers = self.spec, max(self.membership.live_workers, 1)
+        return DurationEstimator(workers, spec.sample_half_life, spec.unsampled_duration, solver)
+
+    def _observe(self) -> Observation:
+        previous = _if_of(self._iteration - 1, self._last)
+        before = _if_of(self._iteration - 2, self._before_last)
+        in_a_row = previous is not None and previous.loss is not None
+        return Observation(
+            iteration=self._iteration,
+            workers=max(self.membership.live_workers, 1),
+            learnt_iterations=self.learnt_iterations,
+            previous_k=previous.k if previous is not None else None,
+            loss=self._loss,
+            loss_before=before.loss if before is not None and in_a_row else None,
+            first_loss=self._first_loss,
+            gain=self.gain.estimate(),
+            duration_estimator=self.durations,
+        )
+
+    def _decide(self) -> Decision:
+        seen = self._observe()
+        choice = self.spec.policy.choose(seen)
+        k = self.spec.bound(choice.k, seen.workers)
+        decision = Decision(
+            iteration=self._iteration,
+            k=k,
+            reason=choice.reason,
+            live_workers=self.membership.live_workers,
+            unbounded_k=None if choice.k == k else choice.k,
+            deadline_seconds=choice.deadline_seconds,
+            missing_inputs=self._missing_inputs(),
+            estimates=Estimates(seen.gain, choice.gains, choice.durations, seen.loss, choice.explanation),
+        )
+        self._decisions[self._iteration] = decision
+        for old in list(self._decisions)[:-REMEMBERED_DECISIONS]:
+            del self._decisions[old]
+        return decision
+
+    def _missing_inputs(self) -> frozenset[Input]:
+        if self.learnt_iterations == 0:
+            return frozenset()
+        missing = set(self._missing)
+        interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT  # nobody finishes late
+        if not interrupted and self._log.lacks_late_arrivals(self._iteration - LATE_ITERATIONS):
+            missing.add(Input.LATE_ARRIVALS)
+        return self.spec.policy.inputs & missing
+
+    def learnt(self) -> dict[str, Any]:
+        """What the job has learnt, as plain data: for another job to adopt, or this one after a loss."""
+        return {
+            "version": STATE_VERSION,
+            "learnt_iterations": self.learnt_iterations,
+            "first_loss": self._first_loss,
+            "loss": self._loss,
+            "gain": self.gain.snapshot(),
+            "durations": self.durations.snapshot(self._iteration + self._time_offset),
+        }
+
+    def adopt(self, learnt: dict[str, Any]) -> Decision:
+        """Replace what the job has learnt, and decide anew for its iteration. A damaged state changes nothing."""
+        gain = GainEstimator(self.spec.averaging_window)
+        durations = self._duration_estimator(self._solver)
+        with damaged_state():
+            _require_version(learnt)
+            gain.restore(learnt["gain"])
+            gain.forget_from(0)  # another job's last iteration is not the one before this job's next
+            durations.restore(learnt["durations"], self._iteration + self._time_offset)
+            learnt_iterations = int(learnt["learnt_iterations"])
+            first_loss, loss = _optional_float(learnt["first_loss"]), _optional_float(learnt["loss"])
+        self.gain, self.durations = gain, durations
+        self.learnt_iterations, self._first_loss, self._loss = learnt_iterations, first_loss, loss
+        return self._decide()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole job, as plain data."""
+        return {
+            "version": STATE_VERSION,
+            "spec": self.spec.as_plain(),
+            "membership": [self.membership.live_workers, self.membership.workers and list(self.membership.workers)],
+            "iteration": self._iteration,
+            "idle_at": self._idle_at,
+            "time_offset": self._time_offset,
+            "log": self._log.snapshot(),
+            "ended": [ended and list(ended) for ended in (self._before_last, self._last)],
+            "missing": sorted(item.name for item in self._missing),
+            "decisions": [decision.as_plain() for decision in self._decisions.values()],
+            "learnt": self.learnt(),
+        }
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any], solver: Solver = Solver.EXACT) -> Self:
+        """The job that a snapshot was taken of."""
+        with damaged_state():
+            _require_version(snapshot)
+            job = cls(JobSpec.from_plain(snapshot["spec"]), Membership(*snapshot["membership"]), None, solver)
+            job._iteration, job._idle_at = snapshot["iteration"], snapshot["idle_at"]
+            job._time_offset = snapshot["time_offset"]
+            job._log.restore(snapshot["log"])
+            job._before_last, job._last = (None if ended is None else Ended(*ended) for ended in snapshot["ended"])
+            job._missing = {Input[name] for name in snapshot["missing"]}
+            learnt = snapshot["learnt"]
+            job.gain.restore(learnt["gain"])
+            job.durations.restore(learnt["durations"], job._iteration + job._time_offset)
+            job.learnt_iterations = learnt["learnt_iterations"]
+            job._first_loss, job._loss = learnt["first_loss"], learnt["loss"]
+            decisions = [Decision.from_plain(decision) for decision in snapshot["decisions"]]
+            job._decisions = {decision.iteration: decision for decision in decisions}
+            job.decision()
+        return job
+
+
+def _if_of(iteration: int, ended: Ended | None) -> Ended | None:
+    return ended if ended is not None and ended.iteration == iteration else None
+
+
+def _missing_from(summary: IterationSummary) -> set[Input]:
+    moments = summary.moments
+    told = {
+        Input.LOSS: summary.loss is not None,
+        Input.LEARNING_RATE: summary.learning_rate is not None,
+        Input.MOMENTS: moments is not None
+        and (summary.k == 1 or moments.sum_squared_norms is not None or moments.variance is not None),
+        Input.WITHIN_WORKER_VARIANCE: moments is not None and moments.within_worker_variance is not None,
+    }
+    return {item for item, present in told.items() if not present}
+
+
+def _require_version(state: dict[str, Any]) -> None:
+    version = state["version"]
+    if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
+        raise StateFormatUnknownError(version, STATE_VERSION)
+
+
+def _optional_float(value: Any) -> float | None:  # noqa: ANN401
+    return None if value is None else float(value)
