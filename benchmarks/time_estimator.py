@@ -1,8 +1,8 @@
 """What the duration estimate costs for each decision, beside general solvers and beside solving everything anew.
 
 Every call adds the arrivals of one iteration, one from each worker, and solves e:quadratic_opt. All rows are sampled:
-the job has waited for every k some twenty times. The general solvers are those of cvxpy, with the problem built once and only its parameters
-changed; those whose results are off by more than 0.1 % do not count.
+the job has waited for every k some twenty times. The general solvers are those of cvxpy, with the problem built once
+and only its parameters changed; those whose results are off by more than 0.1 % do not count.
 """
 
 import importlib
@@ -21,8 +21,7 @@ import quadprog
 from benchmarks._harness import Bar, Report, Spread, interleave, ratio, run
 from dbw_controller.estimators import durations as compiled_durations
 from dbw_controller.estimators import isotonic, reference
-from dbw_controller.estimators.compiled import COMPILED
-from dbw_controller.estimators.grid import Array
+from dbw_controller.estimators.compiled import COMPILED, Array
 from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership
 from dbw_controller.events import Report as IterationReport
 from dbw_controller.job import Job

@@ -43,12 +43,12 @@ EXTREMES: dict[int, Any] = {
 }
 
 
-def zero(field: Field) -> Any:  # noqa: ANN401
+def zero(field: Field) -> Any:
     """The zero of a scalar field."""
     return ZEROS[field.type]
 
 
-def extreme(field: Field) -> Any:  # noqa: ANN401
+def extreme(field: Field) -> Any:
     """A value of a scalar field that is hard to carry."""
     return max(field.enum_type.values_by_number) if field.enum_type else EXTREMES[field.type]
 
@@ -64,12 +64,12 @@ def fillings(message: type[Message], value: Callable[[Field], object]) -> Iterat
         yield _filled(message.DESCRIPTOR, value, choice)
 
 
-def _choices(descriptor: Any) -> int:  # noqa: ANN401
+def _choices(descriptor: Any) -> int:
     nested = (_choices(field.message_type) for field in descriptor.fields if field.message_type)
     return max([1, *(len(oneof.fields) for oneof in descriptor.oneofs), *nested])
 
 
-def _filled(descriptor: Any, value: Callable[[Field], object], choice: int) -> Message:  # noqa: ANN401
+def _filled(descriptor: Any, value: Callable[[Field], object], choice: int) -> Message:
     message = GetMessageClass(descriptor)()
     for field in descriptor.fields:
         oneof = field.containing_oneof

@@ -5,14 +5,15 @@ known what h was; here each one makes at most one sample, as soon as h is known.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from dbw_controller.estimators.grid import Array
+from dbw_controller import plain
+from dbw_controller.estimators.compiled import Array
 from dbw_controller.events import Arrivals
 
-# Arrivals of iterations that ended longer ago are ignored.
+# Arrivals of iterations that are further away from the next one to end are ignored.
 REMEMBERED_ITERATIONS = 1024
 
 
@@ -33,6 +34,17 @@ class Entry:
     k: int | None = None  # None while it has not ended
     live_workers: int = 0  # when it ended
     ranks: int = 0  # bit i−1: the i-th arrival has been reported
+
+    def as_plain(self) -> list[Any]:
+        """The entry as plain data."""
+        return [self.previous_k, self.k, self.live_workers, f"{self.ranks:x}"]
+
+    @classmethod
+    def from_plain(cls, data: list[Any]) -> Self:
+        """The entry that plain data describe."""
+        previous_k, k, live_workers, ranks = data
+        known = plain.optional(plain.integer, previous_k), plain.optional(plain.integer, k)
+        return cls(*known, plain.integer(live_workers), int(ranks, 16))
 
 
 class ArrivalLog:
@@ -77,14 +89,14 @@ class ArrivalLog:
 
     def end(self, iteration: int, k: int, live_workers: int) -> list[Sample]:
         """Take note of an iteration's end; returns the samples that have waited for its k."""
-        entry = self._entry(iteration)
-        assert entry is not None, "an iteration that ends is not too old"
-        entry.k, entry.live_workers = k, live_workers
         self._next = iteration + 1
+        entry = self._entry(iteration)
+        assert entry is not None, "the iteration before the next one is near"
+        entry.k, entry.live_workers = k, live_workers
         for hopeless in [i for i in self._waiting if i < self._next]:
             del self._waiting[hopeless]
-        while (oldest := next(iter(self._entries))) < self._next - REMEMBERED_ITERATIONS:
-            del self._entries[oldest]
+        if len(self._entries) > 3 * REMEMBERED_ITERATIONS:
+            self._entries = {i: entry for i, entry in self._entries.items() if self._is_near(i)}
         return self.learn_previous_k(self._next, k)
 
     def lacks_late_arrivals(self, iteration: int) -> bool:
@@ -93,33 +105,31 @@ class ArrivalLog:
         return entry is not None and entry.k is not None and entry.ranks.bit_length() <= entry.k < entry.live_workers
 
     def _entry(self, iteration: int) -> Entry | None:
-        """The entry of an iteration, if need be a new one; None if it is too old, or there are too many."""
-        if iteration < self._next - REMEMBERED_ITERATIONS:
+        """The entry of an iteration, if need be a new one; None if it is too far away."""
+        if not self._is_near(iteration):
             return None
         if iteration not in self._entries:
-            if iteration > self._next and len(self._entries) > 2 * REMEMBERED_ITERATIONS:
-                return None
             before = self._entries.get(iteration - 1)
             self._entries[iteration] = Entry(previous_k=before.k if before else None)
         return self._entries[iteration]
 
+    def _is_near(self, iteration: int) -> bool:
+        return abs(iteration - self._next) <= REMEMBERED_ITERATIONS
+
     def snapshot(self) -> dict[str, Any]:
         """All that is known, as plain data."""
-        entries = [
-            [i, entry.previous_k, entry.k, entry.live_workers, f"{entry.ranks:x}"] for i, entry in self._entries.items()
-        ]
+        entries = [[i, *entry.as_plain()] for i, entry in self._entries.items()]
         waiting = [[i, first, seconds.tolist()] for i, parts in self._waiting.items() for first, seconds in parts]
         return {"next": self._next, "entries": entries, "waiting": waiting}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace all that is known by what a snapshot holds."""
-        self._entries = {
-            i: Entry(h, k, live_workers, int(ranks, 16)) for i, h, k, live_workers, ranks in state["entries"]
-        }
+        self._entries = {plain.integer(i): Entry.from_plain(entry) for i, *entry in state["entries"]}
         self._waiting = {}
         for i, first, seconds in state["waiting"]:
-            self._waiting.setdefault(i, []).append((first, np.array(seconds, float)))
-        self._next = int(state["next"])
+            times = np.array([plain.real(time) for time in seconds])
+            self._waiting.setdefault(plain.integer(i), []).append((plain.integer(first, 1), times))
+        self._next = plain.integer(state["next"])
 
 
 def _fresh(entry: Entry, preceding: int, seconds: Array) -> list[tuple[int, Array]]:

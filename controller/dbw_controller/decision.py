@@ -4,11 +4,10 @@ from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any, Self
 
-import numpy as np
-
+from dbw_controller import plain
+from dbw_controller.estimators.compiled import Array
 from dbw_controller.estimators.durations import Durations
 from dbw_controller.estimators.gain import GainEstimate
-from dbw_controller.estimators.grid import Array
 
 
 class Reason(Enum):
@@ -73,8 +72,8 @@ class Decision:
             "deadline_seconds": self.deadline_seconds,
             "missing_inputs": sorted(item.name for item in self.missing_inputs),
             "gain": list(astuple(why.gain)),
-            "gains": None if why.gains is None else _to_bytes(why.gains),
-            "durations": why.durations and [_to_bytes(column) for column in why.durations],
+            "gains": None if why.gains is None else plain.packed(why.gains),
+            "durations": None if why.durations is None else [plain.packed(column) for column in why.durations],
             "loss": why.loss,
             "explanation": why.explanation,
         }
@@ -82,28 +81,20 @@ class Decision:
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Self:
         """The decision that plain data describe."""
-        durations = data["durations"]
+        gains, durations = data["gains"], data["durations"]
         return cls(
-            iteration=data["iteration"],
-            k=data["k"],
+            iteration=plain.integer(data["iteration"]),
+            k=plain.integer(data["k"], 1),
             reason=Reason[data["reason"]],
-            live_workers=data["live_workers"],
-            unbounded_k=data["unbounded_k"],
-            deadline_seconds=data["deadline_seconds"],
+            live_workers=plain.integer(data["live_workers"]),
+            unbounded_k=plain.optional(plain.integer, data["unbounded_k"]),
+            deadline_seconds=plain.optional(plain.real, data["deadline_seconds"]),
             missing_inputs=frozenset(Input[name] for name in data["missing_inputs"]),
             estimates=Estimates(
-                gain=GainEstimate(*data["gain"]),
-                gains=None if data["gains"] is None else _from_bytes(data["gains"]),
-                durations=durations and Durations(*map(_from_bytes, durations)),
-                loss=data["loss"],
-                explanation=data["explanation"],
+                gain=GainEstimate(*(plain.optional(plain.real, part) for part in data["gain"])),
+                gains=plain.optional(plain.column, gains),
+                durations=None if durations is None else Durations(*map(plain.column, durations)),
+                loss=plain.optional(plain.real, data["loss"]),
+                explanation=str(data["explanation"]),
             ),
         )
-
-
-def _to_bytes(column: Array) -> bytes:
-    return column.astype("<f8").tobytes()
-
-
-def _from_bytes(column: bytes) -> Array:
-    return np.frombuffer(column, "<f8").astype(float)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
+from dbw_controller import plain
 from dbw_controller.arrival_log import ArrivalLog, Sample
 from dbw_controller.decision import Decision, Estimates, Input
 from dbw_controller.errors import DecisionNotFoundError, StaleIterationError, StateFormatUnknownError, damaged_state
@@ -30,6 +31,12 @@ class Ended(NamedTuple):
     iteration: int
     k: int
     loss: float | None  # None if it was not reported, or not finite
+
+    @classmethod
+    def from_plain(cls, data: list[Any]) -> Self:
+        """The iteration that plain data describe."""
+        iteration, k, loss = data
+        return cls(plain.integer(iteration), plain.integer(k), plain.optional(plain.real, loss))
 
 
 class Job:
@@ -212,18 +219,21 @@ class Job:
 
     def adopt(self, learnt: dict[str, Any]) -> Decision:
         """Replace what the job has learnt, and decide anew for its iteration. A damaged state changes nothing."""
-        gain = GainEstimator(self.spec.averaging_window)
-        durations = self._duration_estimator(self._solver)
         with damaged_state():
             _require_version(learnt)
-            gain.restore(learnt["gain"])
-            gain.forget_from(0)  # another job's last iteration is not the one before this job's next
-            durations.restore(learnt["durations"], self._iteration + self._time_offset)
-            learnt_iterations = int(learnt["learnt_iterations"])
-            first_loss, loss = _optional_float(learnt["first_loss"]), _optional_float(learnt["loss"])
-        self.gain, self.durations = gain, durations
-        self.learnt_iterations, self._first_loss, self._loss = learnt_iterations, first_loss, loss
+            self._learn(learnt)
+        self.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
         return self._decide()
+
+    def _learn(self, learnt: dict[str, Any]) -> None:
+        gain = GainEstimator(self.spec.averaging_window)
+        gain.restore(learnt["gain"])
+        durations = self._duration_estimator(self._solver)
+        durations.restore(learnt["durations"], self._iteration + self._time_offset)
+        learnt_iterations = plain.integer(learnt["learnt_iterations"])
+        first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
+        self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations
+        self._first_loss, self._loss = first_loss, loss
 
     def snapshot(self) -> dict[str, Any]:
         """The whole job, as plain data."""
@@ -246,17 +256,16 @@ class Job:
         """The job that a snapshot was taken of."""
         with damaged_state():
             _require_version(snapshot)
-            job = cls(JobSpec.from_plain(snapshot["spec"]), Membership(*snapshot["membership"]), None, solver)
-            job._iteration, job._idle_at = snapshot["iteration"], snapshot["idle_at"]
-            job._time_offset = snapshot["time_offset"]
+            live_workers, workers = snapshot["membership"]
+            membership = Membership(plain.integer(live_workers), plain.optional(tuple, workers))
+            job = cls(JobSpec.from_plain(snapshot["spec"]), membership, None, solver)
+            job._iteration = plain.integer(snapshot["iteration"])
+            job._idle_at = plain.optional(plain.integer, snapshot["idle_at"])
+            job._time_offset = plain.integer(snapshot["time_offset"])
             job._log.restore(snapshot["log"])
-            job._before_last, job._last = (None if ended is None else Ended(*ended) for ended in snapshot["ended"])
+            job._before_last, job._last = (plain.optional(Ended.from_plain, ended) for ended in snapshot["ended"])
             job._missing = {Input[name] for name in snapshot["missing"]}
-            learnt = snapshot["learnt"]
-            job.gain.restore(learnt["gain"])
-            job.durations.restore(learnt["durations"], job._iteration + job._time_offset)
-            job.learnt_iterations = learnt["learnt_iterations"]
-            job._first_loss, job._loss = learnt["first_loss"], learnt["loss"]
+            job._learn(snapshot["learnt"])
             decisions = [Decision.from_plain(decision) for decision in snapshot["decisions"]]
             job._decisions = {decision.iteration: decision for decision in decisions}
             job.decision()
@@ -283,7 +292,3 @@ def _require_version(state: dict[str, Any]) -> None:
     version = state["version"]
     if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise StateFormatUnknownError(version, STATE_VERSION)
-
-
-def _optional_float(value: Any) -> float | None:  # noqa: ANN401
-    return None if value is None else float(value)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+Array = npt.NDArray[np.float64]
 Column = Any  # an array or a list: kernels index both in the same way
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -50,6 +51,6 @@ def integers(count: int, value: int = 0) -> Column:
     return np.full(count, value, np.int32) if value else np.zeros(count, np.int32)
 
 
-def column(array: npt.NDArray[np.float64]) -> Column:
+def column(array: Array) -> Column:
     """An array as a column."""
     return array if COMPILED else array.tolist()

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dbw_controller.errors import StateDamagedError
+from dbw_controller import plain
 from dbw_controller.estimators import isotonic, reference
-from dbw_controller.estimators.compiled import column, reals
+from dbw_controller.estimators.compiled import Array, column, reals
 from dbw_controller.estimators.diagonal import diagonal_bounds
 from dbw_controller.estimators.grid import (
-    Array,
     add_samples,
     empty_grid,
     resized,
@@ -19,6 +18,7 @@ from dbw_controller.estimators.grid import (
     sampled_rows,
     set_row_samples,
 )
+from dbw_controller.events import MAX_WORKERS
 
 # With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
@@ -66,7 +66,7 @@ class DurationEstimator:
         self._half_life = half_life
         self._unsampled = unsampled
         self._solver = solver
-        self._origin = 0.0  # the time, in iterations, at which a sample weighs 1
+        self._since, self._exponent_then = 0.0, 0.0  # a sample of that time, in iterations, weighs 2^exponent
         self._estimate: Durations | None = None
 
     @property
@@ -86,18 +86,20 @@ class DurationEstimator:
         self._estimate = None
 
     def _exponent(self, time: float) -> float:
-        return (time - self._origin) / self._half_life if self._half_life else 0.0
+        return self._exponent_then + (time - self._since) / self._half_life if self._half_life else 0.0
 
     def _weight(self, time: float) -> float:
         exponent = self._exponent(time)
         if exponent > LARGEST_EXPONENT:
             self._scale_down(math.floor(exponent))
-            exponent = self._exponent(time)
+            exponent %= 1.0
+            self._since, self._exponent_then = time, exponent
         return float(2.0 ** max(exponent, -LARGEST_EXPONENT))
 
     def _scale_down(self, exponent: int) -> None:
-        self._origin += exponent * (self._half_life or 0.0)
+        """Divide all weights by a power of 2."""
         least = 2.0**-LARGEST_EXPONENT
+        exponent = min(exponent, 3 * LARGEST_EXPONENT)  # enough for all to become the least
         for row in sampled_rows(self._grid):
             weights, means = row_samples(self._grid, row)
             weights = np.where(weights > 0, np.maximum(np.ldexp(weights, -exponent), least), 0.0)
@@ -144,26 +146,27 @@ class DurationEstimator:
             "workers": self.workers,
             "exponent": self._exponent(time),
             "rows": [row + 1 for row in rows],
-            "weights": b"".join(weights.astype("<f8").tobytes() for weights, _ in samples),
-            "means": b"".join(means.astype("<f8").tobytes() for _, means in samples),
+            "weights": b"".join(plain.packed(weights) for weights, _ in samples),
+            "means": b"".join(plain.packed(means) for _, means in samples),
         }
 
     def restore(self, state: dict[str, Any], time: float) -> None:
         """Replace all samples by those of a snapshot. They may come from an estimator with another half-life."""
-        workers, rows = int(state["workers"]), [int(row) for row in state["rows"]]
-        weights = np.frombuffer(state["weights"], "<f8").astype(float).reshape(len(rows), workers)
-        means = np.frombuffer(state["means"], "<f8").astype(float).reshape(len(rows), workers)
-        if rows != sorted(set(rows)) or not all(1 <= row <= workers for row in rows):
-            raise StateDamagedError("rows of durations")
-        if not (
-            np.isfinite(weights).all() and np.isfinite(means).all() and (weights >= 0).all() and (means >= 0).all()
-        ):
-            raise StateDamagedError("weights or means of durations")
+        workers = plain.integer(state["workers"], 1, MAX_WORKERS)
+        rows = [plain.integer(row, 1, workers) for row in state["rows"]]
+        weights = plain.column(state["weights"]).reshape(len(rows), workers)
+        means = plain.column(state["means"]).reshape(len(rows), workers)
+        if rows != sorted(set(rows)):
+            raise ValueError("rows of durations are not in order")
+        numbers = np.concatenate([weights, means])
+        if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
+            raise ValueError("weights and means of durations must be finite and not negative")
+        exponent = plain.real(state["exponent"])
         grid = empty_grid(max(workers, self.workers))
         for row, row_weights, row_means in zip(rows, weights, means, strict=True):
             set_row_samples(grid, row - 1, row_weights, row_means)
         self._grid, self._estimate = grid, None
-        self._origin = time - float(state["exponent"]) * (self._half_life or 0.0)
+        self._since, self._exponent_then = time, exponent
 
 
 def warm_up() -> None:

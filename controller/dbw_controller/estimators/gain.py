@@ -5,11 +5,12 @@ from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from dbw_controller.estimators.grid import Array
+from dbw_controller import plain
+from dbw_controller.estimators.compiled import Array
 from dbw_controller.events import GradientMoments, IterationSummary
 
 # Squared norms may contradict each other by rounding, relative to their size: in single precision, and a little more.
@@ -42,7 +43,8 @@ def gradient_variance(k: int, moments: GradientMoments) -> float | Skipped:
         return Skipped.MOMENTS_IMPOSSIBLE
     if freedom + within_freedom == 0:
         return Skipped.SINGLE_GRADIENT
-    return (max(between, 0.0) + within * within_freedom) / (freedom + within_freedom)
+    pooled = (max(between, 0.0) + within * within_freedom) / (freedom + within_freedom)
+    return pooled if math.isfinite(pooled) else Skipped.MOMENTS_NOT_FINITE
 
 
 def squared_gradient_norm(k: int, mean_squared_norm: float, variance: float) -> float:
@@ -60,6 +62,13 @@ class Step:
     learning_rate: float | None
     squared_norm: float | None
     variance: float | None
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Self:
+        """The step that plain data describe."""
+        names = ("loss", "learning_rate", "squared_norm", "variance")
+        told = (plain.optional(plain.real, data[name]) for name in names)
+        return cls(plain.integer(data["iteration"]), plain.integer(data["k"], 1), *told)
 
 
 def smoothness(step: Step, next_loss: float) -> float:
@@ -171,13 +180,14 @@ class GainEstimator:
     def restore(self, state: dict[str, Any]) -> None:
         """Replace all that was learnt by what a snapshot holds, as far as the window reaches."""
         window = self._variances.maxlen
-        self._variances = deque(map(float, state["variances"]), window)
-        self._squared_norms = deque(map(float, state["squared_norms"]), window)
-        self._smoothnesses = deque(map(float, state["smoothnesses"]), window)
-        self._last = None if state["last"] is None else Step(**state["last"])
-        self._learning_rate = None if state["learning_rate"] is None else float(state["learning_rate"])
-        self.skipped = Counter({Skipped(cause): int(count) for cause, count in state["skipped"].items()})
+        self._variances = deque(map(plain.real, state["variances"]), window)
+        self._squared_norms = deque(map(plain.real, state["squared_norms"]), window)
+        self._smoothnesses = deque(map(plain.real, state["smoothnesses"]), window)
+        self._last = plain.optional(Step.from_plain, state["last"])
+        self._learning_rate = plain.optional(plain.real, state["learning_rate"])
+        self.skipped = Counter({Skipped(cause): plain.integer(count) for cause, count in state["skipped"].items()})
 
 
 def _mean(values: Collection[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    mean = sum(values) / len(values) if values else math.nan
+    return mean if math.isfinite(mean) else None

@@ -8,11 +8,8 @@ All is kept in flat arrays, which kernels can work on, see `compiled`.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from dbw_controller.estimators.compiled import Column, column, compiled, integers, reals
-
-Array = npt.NDArray[np.float64]
+from dbw_controller.estimators.compiled import Array, Column, column, compiled, integers, reals
 
 
 class Grid(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dbw_controller.errors import NotSupportedError
-from dbw_controller.estimators.grid import Array
+from dbw_controller.estimators.compiled import Array
 
 Cell = tuple[int, int]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dbw_controller.decision import Reason
-from dbw_controller.estimators.grid import Array
+from dbw_controller.estimators.compiled import Array
 from dbw_controller.events import require
 from dbw_controller.policies.policy import Choice, Observation
 

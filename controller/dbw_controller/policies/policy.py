@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from dbw_controller.decision import Input, Reason
+from dbw_controller.estimators.compiled import Array
 from dbw_controller.estimators.durations import DurationEstimator, Durations
 from dbw_controller.estimators.gain import GainEstimate
-from dbw_controller.estimators.grid import Array
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbw_controller.estimators import isotonic, reference
-from dbw_controller.estimators.compiled import COMPILED, column, reals
+from dbw_controller.estimators.compiled import COMPILED, Array, column, reals
 from dbw_controller.estimators.diagonal import diagonal_bounds
 from dbw_controller.estimators.grid import (
-    Array,
     Grid,
     add_samples,
     empty_grid,

@@ -1,0 +1,43 @@
+"""Plain data, as states are made of: numbers, text, bytes, lists and dictionaries.
+
+The readers refuse what is not of the expected kind, because a state may come from anywhere.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dbw_controller.estimators.compiled import Array
+
+T = TypeVar("T")
+
+
+def integer(value: Any, least: int = 0, most: int = 2**64) -> int:  # noqa: ANN401
+    """A number that counts something."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is no integer between {least} and {most}")
+    return value
+
+
+def real(value: Any) -> float:  # noqa: ANN401
+    """A finite number."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
+    return float(value)
+
+
+def column(value: Any) -> Array:  # noqa: ANN401
+    """An array, from bytes."""
+    return np.frombuffer(value, "<f8").astype(float)
+
+
+def packed(array: Array) -> bytes:
+    """An array as bytes."""
+    return array.astype("<f8").tobytes()
+
+
+def optional(read: Callable[[Any], T], value: Any) -> T | None:  # noqa: ANN401
+    """Something or nothing."""
+    return None if value is None else read(value)

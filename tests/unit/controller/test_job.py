@@ -1,0 +1,373 @@
+"""A job: reports in, decisions out."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dbw_controller.decision import Input, Reason
+from dbw_controller.errors import (
+    DecisionNotFoundError,
+    InvalidValueError,
+    StaleIterationError,
+    StateDamagedError,
+    StateFormatUnknownError,
+)
+from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.job import REMEMBERED_DECISIONS, STATE_VERSION, Job
+from dbw_controller.policies import AdaSync, BlindDbw, Dbw, Static, Sync
+from dbw_controller.spec import JobSpec, SyncMode
+
+MOMENTS = GradientMoments(2.0, sum_squared_norms=12.0)
+
+
+def summary(iteration: int, k: int = 4, **fields: Any) -> IterationSummary:
+    return IterationSummary(iteration, k, **{"duration_seconds": 1.0, "loss": 1.0, "learning_rate": 0.1, **fields})
+
+
+def full_report(iteration: int, k: int = 4, times: tuple[float, ...] = (1.0, 1.1, 1.2, 3.0), **fields: Any) -> Report:
+    arrivals = Arrivals(iteration, np.array(times), workers=np.arange(len(times)))
+    return Report([arrivals], summary(iteration, k, **{"moments": MOMENTS, **fields}))
+
+
+def new_job(workers: int = 4, iteration: int | None = 0, **spec: Any) -> Job:
+    return Job(JobSpec(**spec), Membership(workers), iteration)
+
+
+def trained_job(iterations: int = 6, **spec: Any) -> Job:
+    job = new_job(**spec)
+    for iteration in range(iterations):
+        job.report(full_report(iteration, job.decision().k, loss=2.0 - 0.1 * iteration))
+    return job
+
+
+def seconds(job: Job) -> list[float]:
+    return [float(x) for x in job.durations.estimate().seconds]
+
+
+def test_the_first_decision_is_there_at_once() -> None:
+    decision = new_job().decision()
+    assert (decision.iteration, decision.k, decision.reason) == (0, 4, Reason.FIRST_ITERATION)
+
+
+def test_every_summary_gets_the_decision_for_the_next_iteration() -> None:
+    job = new_job()
+    decision = job.report(full_report(0))
+    assert decision is not None
+    assert (decision.iteration, decision.reason) == (1, Reason.NOT_ENOUGH_DATA)  # no loss decrease yet
+    decision = job.report(full_report(1, loss=0.9))
+    assert decision is not None
+    assert (decision.iteration, decision.reason) == (2, Reason.BEST_RATE)
+    assert decision.estimates.durations is not None
+    assert decision.estimates.gain.smoothness is not None
+    assert (job.learnt_iterations, job.loss, job.iteration) == (2, 0.9, 2)
+
+
+def test_reports_without_a_summary_get_no_decision() -> None:
+    assert new_job().report(Report([Arrivals(0, np.array([1.0]))])) is None
+
+
+def test_a_repeated_summary_gets_the_same_decision_and_counts_once() -> None:
+    job = trained_job()
+    first = job.report(full_report(6))
+    learnt = job.learnt()
+    assert job.report(full_report(6, loss=99.0, times=(9.0, 9.0, 9.0, 9.0))) is first
+    assert job.learnt() == learnt
+
+
+def test_a_summary_of_an_earlier_iteration_is_refused_and_changes_nothing() -> None:
+    job = trained_job()
+    before = job.snapshot()
+    with pytest.raises(StaleIterationError, match="6 is next") as error:
+        job.report(Report([Arrivals(6, np.array([1.0]))], summary(3), Membership(9)))
+    assert (error.value.iteration, error.value.expected) == (3, 6)
+    assert job.snapshot() == before
+
+
+def test_iterations_may_be_missing() -> None:
+    job = trained_job()
+    decision = job.report(Report(summary=summary(20)))
+    assert decision is not None
+    assert decision.iteration == 21
+
+
+def test_nothing_is_learnt_from_arrivals_after_a_gap_unless_it_is_said_what_was_waited_for() -> None:
+    job = trained_job(policy=Static(4))
+    before = seconds(job)
+    job.report(full_report(20, times=(50.0, 50.0, 50.0, 50.0)))
+    assert seconds(job) == before
+    job.report(full_report(30, times=(50.0, 50.0, 50.0, 50.0), previous_k=4))
+    assert seconds(job) != before
+
+
+def test_in_the_first_iteration_all_workers_are_idle_as_if_all_had_been_waited_for() -> None:
+    job = new_job(policy=Static(1))
+    job.report(full_report(0, k=1))
+    assert job.durations.estimate().shortest.tolist() == [1.0, 1.1, 1.2, 3.0]  # x_4k
+
+
+def test_a_job_that_begins_in_the_middle_knows_nothing_of_what_was_before() -> None:
+    job = new_job(iteration=None)
+    assert job.decision().iteration == 0
+    job.report(full_report(57))
+    assert all(map(math.isnan, seconds(job)))
+    job.report(full_report(58))
+    assert not any(map(math.isnan, seconds(job)))
+
+
+def test_workers_may_join_before_the_first_iteration() -> None:
+    job = new_job(workers=0)
+    assert (job.decision().k, job.decision().live_workers) == (1, 0)
+    job.report(Report(membership=Membership(4)))
+    job.report(full_report(0))
+    assert seconds(job)[-1] == 3.0
+
+
+def test_arrivals_may_be_reported_in_parts_before_and_after_the_summary() -> None:
+    at_once, in_parts = new_job(policy=Static(2)), new_job(policy=Static(2))
+    at_once.report(full_report(0, k=2))
+    in_parts.report(Report([Arrivals(0, np.array([1.0]))]))
+    in_parts.report(Report([Arrivals(0, np.array([1.1]), preceding=1)], summary(0, k=2, moments=MOMENTS)))
+    in_parts.report(Report([Arrivals(0, np.array([1.2, 3.0]), preceding=2)]))
+    assert seconds(in_parts) == seconds(at_once)
+
+
+def test_membership_counts_from_the_next_decision_on() -> None:
+    job = trained_job(policy=Sync())
+    assert job.report(Report(membership=Membership(3))) is None
+    assert job.decision().k == 4
+    decision = job.report(full_report(6, k=3))
+    assert decision is not None
+    assert (decision.k, decision.live_workers) == (3, 3)
+    decision = job.report(Report(summary=summary(7), membership=Membership(6)))
+    assert decision is not None
+    assert decision.k == 6
+
+
+def test_what_was_learnt_stays_when_workers_come_and_go() -> None:
+    job = trained_job()
+    before = seconds(job)
+    job.report(Report(membership=Membership(2)))
+    job.report(Report(membership=Membership(6)))
+    assert seconds(job)[:4] == before
+    job.report(Report(membership=Membership(4)))
+    decision = job.report(full_report(6))
+    assert decision is not None
+    assert decision.estimates.durations is not None
+    assert len(decision.estimates.durations.seconds) == 4
+
+
+def test_without_workers_k_is_1() -> None:
+    job = trained_job()
+    decision = job.report(Report(summary=summary(6), membership=Membership(0)))
+    assert decision is not None
+    assert (decision.k, decision.live_workers) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "k", "unbounded"),
+    [({"k_min": 3}, 3, 2), ({"k_max": 1}, 1, 2), ({"k_min": 9}, 4, 2), ({"k_min": 2, "k_max": 2}, 2, None)],
+)
+def test_bounds_are_kept_and_what_they_changed_is_said(bounds: dict[str, int], k: int, unbounded: int | None) -> None:
+    decision = new_job(policy=Static(2), **bounds).decision()
+    assert (decision.k, decision.unbounded_k) == (k, unbounded)
+
+
+def test_past_decisions_can_be_asked_for() -> None:
+    job = trained_job(REMEMBERED_DECISIONS + 10)
+    assert job.decision(job.iteration) is job.decision()
+    assert job.decision(11).iteration == 11
+    for iteration in (5, 99):
+        with pytest.raises(DecisionNotFoundError, match="those of 11 to 74 are remembered"):
+            job.decision(iteration)
+
+
+def test_attaching_in_the_middle_keeps_the_decision() -> None:
+    job = trained_job()
+    before = job.decision()
+    assert job.begin(Membership(3)) is before
+    assert job.membership == Membership(3)
+
+
+def test_going_back_forgets_decisions_and_summaries_but_not_what_was_learnt() -> None:
+    job = trained_job()
+    before = seconds(job)
+    decision = job.begin(Membership(4), iteration=3)
+    assert (decision.iteration, job.iteration) == (3, 3)
+    assert job.learnt_iterations == 6
+    assert seconds(job) == before
+    assert job.decision(2).iteration == 2
+    with pytest.raises(DecisionNotFoundError):
+        job.decision(5)
+    later = job.report(full_report(3, times=(1.0, 1.0, 1.0, 1.0)))
+    assert later is not None
+    assert later.iteration == 4
+    assert seconds(job) != before  # its ranks are not those that were reported before
+
+
+def test_another_training_keeps_only_durations() -> None:
+    job = trained_job(policy=AdaSync())
+    before = seconds(job)
+    job.begin(Membership(4), iteration=0)
+    assert seconds(job) == before
+    assert job.gain.estimate().variance is None
+    assert job.loss is None
+
+
+def test_going_forward_is_no_different_from_a_gap_with_idle_workers() -> None:
+    job = trained_job(policy=Static(2))
+    assert job.begin(Membership(4), iteration=50).iteration == 50
+    job.report(full_report(50, k=2, times=(1.0, 1.0, 1.0, 1.0)))
+    assert job.iteration == 51
+
+
+def test_samples_do_not_get_younger_by_going_back() -> None:
+    job = new_job(policy=Static(4), sample_half_life=10.0)
+    for iteration in range(11):
+        job.report(full_report(iteration, times=(4.0, 4.0, 4.0, 4.0)))
+    before = seconds(job)[3]
+    job.begin(Membership(4), iteration=1)
+    job.report(full_report(1, times=(1.0, 1.0, 1.0, 1.0)))
+    weights = [2 ** (i / 10) for i in range(12)]
+    expected = (4.0 * sum(weights[:11]) + 1.0 * weights[11]) / sum(weights)
+    assert before == 4.0
+    assert seconds(job)[3] == pytest.approx(expected)
+
+
+def test_a_loss_growth_is_seen_only_between_iterations_in_a_row() -> None:
+    def k_after(*reports: Report) -> Reason:
+        job = new_job(policy=BlindDbw())
+        for report in reports:
+            job.report(report)
+        return job.decision().reason
+
+    falling = (full_report(0, loss=1.0), full_report(1, k=1, loss=0.5))
+    assert k_after(*falling, full_report(2, k=3, loss=9.0)) is Reason.LOSS_INCREASED
+    assert k_after(*falling, full_report(3, k=3, loss=9.0)) is Reason.BEST_RATE
+    assert k_after(*falling, full_report(2, k=3, loss=math.nan)) is Reason.BEST_RATE
+    assert k_after(*falling, full_report(2, k=3, loss=math.nan), full_report(3, k=3, loss=9.0)) is Reason.BEST_RATE
+
+
+@pytest.mark.parametrize(
+    ("policy", "fields", "missing"),
+    [
+        (Dbw(), {}, set()),
+        (Dbw(), {"loss": None}, {Input.LOSS}),
+        (Dbw(), {"learning_rate": None, "moments": None}, {Input.LEARNING_RATE, Input.MOMENTS}),
+        (Dbw(), {"moments": GradientMoments(1.0)}, {Input.MOMENTS}),
+        (BlindDbw(), {"learning_rate": None, "moments": None, "loss": None}, {Input.LOSS}),
+        (Sync(), {"loss": None}, set()),
+    ],
+)
+def test_what_the_policy_lacks_is_said(policy: Any, fields: dict[str, Any], missing: set[Input]) -> None:
+    job = new_job(policy=policy)
+    assert job.decision().missing_inputs == set()
+    decision = job.report(full_report(0, **fields))
+    assert decision is not None
+    assert decision.missing_inputs == missing
+
+
+@pytest.mark.parametrize(
+    ("mode", "missing"), [(SyncMode.PUSH_WAIT, {Input.LATE_ARRIVALS}), (SyncMode.PUSH_INTERRUPT, set())]
+)
+def test_late_arrivals_that_never_come_are_missed(mode: SyncMode, missing: set[Input]) -> None:
+    job = new_job(sync_mode=mode)
+    for iteration in range(20):
+        job.report(full_report(iteration, k=2, times=(1.0, 2.0)))
+    assert job.decision().missing_inputs == missing
+
+
+def test_a_snapshot_holds_the_whole_job() -> None:
+    job = trained_job(30, sample_half_life=8.0)
+    job.report(Report([Arrivals(35, np.array([1.0]))]))  # waits for what was before it
+    copy = Job.restore(job.snapshot())
+    assert copy.snapshot() == job.snapshot()
+    for iteration in range(30, 40):
+        report = full_report(iteration, job.decision().k, loss=1.0 + iteration % 3)
+        mine, other = job.report(report), copy.report(report)
+        assert mine is not None
+        assert other is not None
+        assert (mine.k, mine.reason, mine.missing_inputs) == (other.k, other.reason, other.missing_inputs)
+    assert seconds(copy) == pytest.approx(seconds(job), rel=1e-12)
+
+
+def test_a_restored_job_gives_the_decisions_it_gave() -> None:
+    job = trained_job()
+    copy = Job.restore(job.snapshot())
+    for iteration in range(7):
+        assert copy.decision(iteration).as_plain() == job.decision(iteration).as_plain()
+    repeated = copy.report(full_report(5))
+    assert repeated is copy.decision(6)
+
+
+def test_what_was_learnt_can_be_adopted_by_another_job() -> None:
+    teacher = trained_job()
+    job = Job(JobSpec(policy=BlindDbw()), Membership(4), iteration=100)
+    decision = job.adopt(teacher.learnt())
+    assert (decision.iteration, decision.reason) == (100, Reason.BEST_RATE)
+    assert seconds(job) == seconds(teacher)
+    assert (job.learnt_iterations, job.loss) == (6, teacher.loss)
+    assert job.membership == Membership(4)
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda s: s.update(version=STATE_VERSION + 1), StateFormatUnknownError),
+        (lambda s: s.update(version="one"), StateFormatUnknownError),
+        (lambda s: s.pop("version"), StateDamagedError),
+        (lambda s: s.pop("log"), StateDamagedError),
+        (lambda s: s["spec"].update(policy="magic"), StateDamagedError),
+        (lambda s: s["learnt"]["durations"].update(weights=b"123"), StateDamagedError),
+        (lambda s: s["learnt"].update(gain=None), StateDamagedError),
+        (lambda s: s.update(decisions=[]), StateDamagedError),
+    ],
+)
+def test_a_damaged_snapshot_is_refused(change: Change, error: type[Exception]) -> None:
+    state = trained_job().snapshot()
+    change(state)
+    with pytest.raises(error):
+        Job.restore(state)
+
+
+@pytest.mark.parametrize("change", [lambda s: s.update(version=99), lambda s: s["durations"].update(rows=[77])])
+def test_a_damaged_state_is_not_adopted(change: Change) -> None:
+    job = trained_job()
+    before, state = job.snapshot(), job.learnt()
+    change(state)
+    with pytest.raises((StateDamagedError, StateFormatUnknownError)):
+        job.adopt(state)
+    assert job.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Arrivals(-1, np.array([1.0])), "arrivals.iteration"),
+        (lambda: Arrivals(0, np.array([1.0, math.nan])), "arrivals.seconds"),
+        (lambda: Arrivals(0, np.array([-0.1])), "arrivals.seconds"),
+        (lambda: Arrivals(0, np.array([1.0]), workers=np.array([1, 2])), "arrivals.workers"),
+        (lambda: Arrivals(0, np.array([1.0]), preceding=-1), "arrivals.preceding"),
+        (lambda: Membership(-1), "membership.live_workers"),
+        (lambda: Membership(10**6), "membership.live_workers"),
+        (lambda: Membership(2, [7, 7]), "membership.workers"),
+        (lambda: summary(0, k=0), "summary.k"),
+        (lambda: summary(0, duration_seconds=math.inf), "summary.duration_seconds"),
+        (lambda: summary(0, previous_k=0), "summary.previous_k"),
+        (lambda: JobSpec(k_min=0), "spec.k_min"),
+        (lambda: JobSpec(k_min=3, k_max=2), "spec.k_max"),
+        (lambda: JobSpec(averaging_window=0), "spec.estimation.averaging_window"),
+        (lambda: JobSpec(sample_half_life=math.nan), "spec.estimation.sample_half_life_iterations"),
+        (lambda: new_job(iteration=-1), "iteration"),
+    ],
+)
+def test_what_is_wrong_is_said(make: Callable[[], object], field: str) -> None:
+    with pytest.raises(InvalidValueError) as error:
+        make()
+    assert error.value.field == field
+    assert "it must be" in str(error.value)
