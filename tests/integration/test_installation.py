@@ -25,22 +25,46 @@ def test_the_wheel_has_stubs_types_and_the_proto_files_for_other_languages(wheel
     in_repository = {str(path.relative_to(ROOT / "protos")) for path in (ROOT / "protos/dbw").rglob("*.*")}
     assert {name for name in in_repository if "__pycache__" not in name} <= names
     assert {"dbw/py.typed", "dbw/v1/controller.proto", "dbw/v1/controller_pb2_grpc.pyi"} <= names
+    assert {"dbw_controller/py.typed", "dbw_controller/job.py", "dbw_controller/policies/dbw.py"} <= names
 
 
-def test_the_base_is_enough_for_the_contract_and_light(wheel: Path, tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    python = str(tmp_path / "venv/bin/python")
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The Python of an environment that has the distribution without any extra."""
+    folder = tmp_path_factory.mktemp("base")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = str(folder / "bin/python")
     subprocess.run([python, *PIP[1:], "install", *CONSTRAINED, str(wheel)], check=True)
+    return python
+
+
+def test_the_base_is_enough_for_the_contract_and_light(base: str, tmp_path: Path) -> None:
     code = """
 import json, sys
 from importlib.metadata import distributions
 import dbw.v1.controller_pb2_grpc, dbw.v1.parameter_server_pb2_grpc
 print(json.dumps([sorted({d.name.lower() for d in distributions()}), sorted(sys.modules)]))
 """
-    done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([base, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
     installed, imported = json.loads(done.stdout)
     assert set(installed) - {"pip", "setuptools"} == {"dbw", "grpcio", "numpy", "protobuf", "typing_extensions"}
     assert not {"torch", "cvxpy", "numpy"} & set(imported)
+
+
+def test_the_base_decides_without_numba(base: str, tmp_path: Path) -> None:
+    code = """
+import numpy as np
+from dbw_controller.estimators.compiled import COMPILED
+from dbw_controller.events import Arrivals, IterationSummary, Membership, Report
+from dbw_controller.job import Job
+from dbw_controller.policies import BlindDbw
+from dbw_controller.spec import JobSpec
+job = Job(JobSpec(policy=BlindDbw()), Membership(3))
+decision = job.report(Report([Arrivals(0, np.array([1.0, 1.1, 9.0]))], IterationSummary(0, 3, 9.0)))
+print(COMPILED, decision.k, decision.reason.name)
+"""
+    done = subprocess.run([base, "-W", "error", "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "False 2 BEST_RATE\n"
 
 
 def test_the_controller_does_without_torch_and_cvxpy(wheel: Path, tmp_path: Path) -> None:
@@ -48,5 +72,5 @@ def test_the_controller_does_without_torch_and_cvxpy(wheel: Path, tmp_path: Path
     resolve = ["install", "--dry-run", "--ignore-installed", "--report", str(report), *CONSTRAINED]
     subprocess.run([*PIP, *resolve, f"{wheel}[controller]"], check=True)
     names = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
-    assert {"grpcio", "prometheus-client"} <= {name.replace("_", "-") for name in names}
+    assert {"grpcio", "numba", "prometheus-client"} <= {name.replace("_", "-") for name in names}
     assert not {"torch", "cvxpy"} & names

@@ -206,7 +206,11 @@ def _make_block(grid: Grid, region: int, value: float) -> None:
 
 @compiled
 def _violation(grid: Grid, block: int) -> int:
-    """Find a cell next to a block that is out of order with it; −1 if there is none."""
+    """Find a cell next to a block that is out of order with it; −1 if there is none.
+
+    Rows end up in order by themselves. So of the cells above a segment only the first, the smallest, is looked at, and
+    of those beneath it only the last, the largest.
+    """
     size, value = grid.size, grid.value
     least = value[block] * (1.0 - ROUNDING)  # what larger cells must have
     most = value[block] * (1.0 + ROUNDING)  # what smaller cells may have
@@ -221,16 +225,14 @@ def _violation(grid: Grid, block: int) -> int:
             return stop
         above: int = grid.previous_row[row]
         if above < size:
-            shift = (above - row) * size
-            for cell in range(segment + shift, stop + shift):
-                if value[cell] < least:
-                    return cell
+            cell = segment + (above - row) * size
+            if value[cell] < least:
+                return cell
         beneath: int = grid.next_row[row]
         if beneath < size:
-            shift = (beneath - row) * size
-            for cell in range(segment + shift, stop + shift):
-                if value[cell] > most:
-                    return cell
+            cell = stop - 1 + (beneath - row) * size
+            if value[cell] > most:
+                return cell
         if segment <= start + row < stop:
             if above < size and value[above * size + above] > most:
                 return above * size + above
