@@ -1,12 +1,22 @@
-"""A cluster in Push & Wait, simulated as the paper describes it (Section 2): what estimators would see of it."""
+"""A cluster in Push & Wait, simulated as the paper describes it (Section 2)."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 RoundTrips = Callable[[np.random.Generator, int], Array]
+
+
+class Iteration(NamedTuple):
+    """One iteration, after h gradients had been waited for before it."""
+
+    h: int
+    k: int
+    times: Array  # when every worker's gradient would be in, sorted: 𝒯_{h,1}, 𝒯_{h,2}, …
+    arrivals: Array  # those that came: a worker that was busy until the iteration's end never computed its gradient
 
 
 def exponential(rng: np.random.Generator, count: int) -> Array:
@@ -19,19 +29,17 @@ def shifted_exponential(rng: np.random.Generator, count: int) -> Array:
 
 def iterations(
     rng: np.random.Generator, workers: int, choose: Callable[[], int], round_trips: RoundTrips
-) -> Iterator[tuple[int, int, Array]]:
-    """Yield h, k and, for every worker, when its gradient of the iteration's parameters would be in, sorted.
-
-    A worker that is busy when parameters are published finishes first. All workers are idle at the beginning.
-    """
+) -> Iterator[Iteration]:
+    """Run for ever. A worker that is busy when parameters are published finishes first; at first all are idle."""
     idle_at = np.zeros(workers)  # when each worker is done with what it computes, after the publication
     h = workers
     while True:
         start = np.maximum(idle_at, 0.0)
-        arrivals = start + round_trips(rng, workers)
+        done = start + round_trips(rng, workers)
         k = choose()
-        times = np.sort(arrivals)
-        yield h, k, times
+        times = np.sort(done)
         end = times[k - 1]
-        idle_at = np.where(start < end, arrivals, idle_at) - end  # others have not begun to compute this gradient
+        computed = start < end
+        yield Iteration(h, k, times, np.sort(done[computed]))
+        idle_at = np.where(computed, done, idle_at) - end
         h = k

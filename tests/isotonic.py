@@ -56,6 +56,20 @@ def solve_by_quadprog(weights: Array, means: Array) -> Array:
     return values
 
 
+def solve_full(weights: Array, means: Array) -> Array:
+    """The solution where all cells are sampled, with the constraints as the paper writes them."""
+    size = len(weights)
+    pairs = [((h, k), (h, k + 1)) for h in range(size) for k in range(size - 1)]
+    pairs += [((h + 1, k), (h, k)) for h in range(size - 1) for k in range(size)]
+    pairs += [((k, k), (k + 1, k + 1)) for k in range(size - 1)]
+    constraints = np.zeros((size * size, len(pairs)))
+    for column, ((h, k), (h2, k2)) in enumerate(pairs):
+        constraints[h * size + k, column], constraints[h2 * size + k2, column] = -1, 1
+    w, m = weights.ravel(), means.ravel()
+    solution = quadprog.solve_qp(np.diag(w), w * m, constraints, np.zeros(len(pairs)))[0]
+    return np.asarray(solution).reshape(size, size)
+
+
 @cache
 def lower_sets(size: int) -> list[frozenset[tuple[int, int]]]:
     """All sets of cells that hold, with each cell, all smaller ones."""
@@ -93,11 +107,11 @@ def solve_in_fractions(weights: Array, means: Array) -> Array:
 
 
 def diagonal_bounds(values: Array) -> tuple[Array, Array]:
-    """The interval of each diagonal value: between the sampled cells that are smaller and those that are larger."""
+    """The interval of each diagonal value: from the sampled cells that are smaller, or −1, to those that are larger."""
     size = len(values)
     sampled = [(int(h), int(k)) for h, k in np.argwhere(~np.isnan(values))]
-    low, high = np.zeros(size), np.full(size, np.inf)
+    low, high = np.full(size, -1.0), np.full(size, np.inf)
     for k in range(size):
-        low[k] = max((values[cell] for cell in sampled if smaller(cell, (k, k))), default=0.0)
+        low[k] = max((values[cell] for cell in sampled if smaller(cell, (k, k))), default=-1.0)
         high[k] = min((values[cell] for cell in sampled if smaller((k, k), cell)), default=np.inf)
     return low, high

@@ -32,19 +32,17 @@ class Entry:
 
     previous_k: int | None = None  # h
     k: int | None = None  # None while it has not ended
-    live_workers: int = 0  # when it ended
     ranks: int = 0  # bit i−1: the i-th arrival has been reported
 
     def as_plain(self) -> list[Any]:
         """The entry as plain data."""
-        return [self.previous_k, self.k, self.live_workers, f"{self.ranks:x}"]
+        return [self.previous_k, self.k, f"{self.ranks:x}"]
 
     @classmethod
     def from_plain(cls, data: list[Any]) -> Self:
         """The entry that plain data describe."""
-        previous_k, k, live_workers, ranks = data
-        known = plain.optional(plain.integer, previous_k), plain.optional(plain.integer, k)
-        return cls(*known, plain.integer(live_workers), int(ranks, 16))
+        previous_k, k, ranks = data
+        return cls(plain.optional(plain.integer, previous_k), plain.optional(plain.integer, k), int(ranks, 16))
 
 
 class ArrivalLog:
@@ -53,19 +51,15 @@ class ArrivalLog:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._waiting: dict[int, list[tuple[int, Array]]] = {}  # ranks and times of arrivals whose h is not known yet
-        self._next = 0  # the iteration after the last one that ended
+        self._next = self._center = 0  # the iteration after the last one that ended, or is about to end
+        self.ended_without_late = 0  # iterations that did not wait for all workers, since any worker was late
 
     def begin(self, iteration: int) -> None:
         """Go to an iteration, with no knowledge of what was waited for before it."""
         self._entries = {i: entry for i, entry in self._entries.items() if i < iteration}
         self._entries[iteration] = Entry()
         self._waiting.clear()
-        self._next = iteration
-
-    def knows_previous_k(self, iteration: int) -> bool:
-        """Whether h of an iteration is known."""
-        entry = self._entries.get(iteration)
-        return entry is not None and entry.previous_k is not None
+        self._next = self._center = iteration
 
     def learn_previous_k(self, iteration: int, previous_k: int) -> list[Sample]:
         """Take note of h of an iteration, if it is not known; returns the samples that have waited for it."""
@@ -75,12 +69,17 @@ class ArrivalLog:
         entry.previous_k = previous_k
         return [Sample(iteration, previous_k, *waiting) for waiting in self._waiting.pop(iteration, [])]
 
+    def foresee_end(self, iteration: int) -> None:
+        """Take in what is reported together with the end of an iteration as if that had ended already."""
+        self._center = max(self._next, iteration + 1)
+
     def arrive(self, arrivals: Arrivals, most: int) -> list[Sample]:
         """Take arrivals in, as far as their ranks are at most `most`; returns the samples that they make at once."""
         entry = self._entry(arrivals.iteration)
         if entry is None:
             return []
         fresh = _fresh(entry, arrivals.preceding, arrivals.seconds[: max(most - arrivals.preceding, 0)])
+        self._notice_late(entry)
         if entry.previous_k is not None:
             return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
         if arrivals.iteration >= self._next:  # its summary may still tell
@@ -89,20 +88,17 @@ class ArrivalLog:
 
     def end(self, iteration: int, k: int, live_workers: int) -> list[Sample]:
         """Take note of an iteration's end; returns the samples that have waited for its k."""
-        self._next = iteration + 1
+        self._next = self._center = iteration + 1
         entry = self._entry(iteration)
         assert entry is not None, "the iteration before the next one is near"
-        entry.k, entry.live_workers = k, live_workers
+        entry.k = k
+        self.ended_without_late += k < live_workers
+        self._notice_late(entry)
         for hopeless in [i for i in self._waiting if i < self._next]:
             del self._waiting[hopeless]
         if len(self._entries) > 3 * REMEMBERED_ITERATIONS:
             self._entries = {i: entry for i, entry in self._entries.items() if self._is_near(i)}
         return self.learn_previous_k(self._next, k)
-
-    def lacks_late_arrivals(self, iteration: int) -> bool:
-        """Whether an iteration ended before all workers were done, and none was heard of afterwards."""
-        entry = self._entries.get(iteration)
-        return entry is not None and entry.k is not None and entry.ranks.bit_length() <= entry.k < entry.live_workers
 
     def _entry(self, iteration: int) -> Entry | None:
         """The entry of an iteration, if need be a new one; None if it is too far away."""
@@ -113,14 +109,19 @@ class ArrivalLog:
             self._entries[iteration] = Entry(previous_k=before.k if before else None)
         return self._entries[iteration]
 
+    def _notice_late(self, entry: Entry) -> None:
+        if entry.k is not None and entry.ranks.bit_length() > entry.k:
+            self.ended_without_late = 0
+
     def _is_near(self, iteration: int) -> bool:
-        return abs(iteration - self._next) <= REMEMBERED_ITERATIONS
+        return abs(iteration - self._center) <= REMEMBERED_ITERATIONS
 
     def snapshot(self) -> dict[str, Any]:
         """All that is known, as plain data."""
         entries = [[i, *entry.as_plain()] for i, entry in self._entries.items()]
         waiting = [[i, first, seconds.tolist()] for i, parts in self._waiting.items() for first, seconds in parts]
-        return {"next": self._next, "entries": entries, "waiting": waiting}
+        late = self.ended_without_late
+        return {"next": self._next, "entries": entries, "waiting": waiting, "ended_without_late": late}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace all that is known by what a snapshot holds."""
@@ -129,7 +130,8 @@ class ArrivalLog:
         for i, first, seconds in state["waiting"]:
             times = np.array([plain.real(time) for time in seconds])
             self._waiting.setdefault(plain.integer(i), []).append((plain.integer(first, 1), times))
-        self._next = plain.integer(state["next"])
+        self._next = self._center = plain.integer(state["next"])
+        self.ended_without_late = plain.integer(state["ended_without_late"])
 
 
 def _fresh(entry: Entry, preceding: int, seconds: Array) -> list[tuple[int, Array]]:

@@ -92,8 +92,8 @@ class Decision:
             missing_inputs=frozenset(Input[name] for name in data["missing_inputs"]),
             estimates=Estimates(
                 gain=GainEstimate(*(plain.optional(plain.real, part) for part in data["gain"])),
-                gains=plain.optional(plain.column, gains),
-                durations=None if durations is None else Durations(*map(plain.column, durations)),
+                gains=plain.optional(plain.unpacked, gains),
+                durations=None if durations is None else Durations(*map(plain.unpacked, durations)),
                 loss=plain.optional(plain.real, data["loss"]),
                 explanation=str(data["explanation"]),
             ),

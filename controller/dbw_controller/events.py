@@ -1,6 +1,5 @@
 """What a parameter server reports. Times are seconds since the iteration's parameters were published."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -9,9 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dbw_controller.errors import InvalidValueError
+from dbw_controller.estimators.compiled import COMPILED, Array
 
-# The duration estimate needs room for n² pairs of numbers; more workers than this are rather a mistake.
-MAX_WORKERS = 10_000
+# The duration estimate needs room for n² pairs of numbers, and without numba a multiple of that.
+MAX_WORKERS = 10_000 if COMPILED else 1_000
+# Iterations are counted in 64 bits, and never get there.
+MAX_ITERATION = 2**63
+# Thirty thousand years: times are in another unit, and their sums of squares would overflow.
+MAX_SECONDS = 1e12
 
 
 def require(condition: bool, field: str, value: object, rule: str) -> None:
@@ -20,23 +24,28 @@ def require(condition: bool, field: str, value: object, rule: str) -> None:
         raise InvalidValueError(field, value, rule)
 
 
+def require_iteration(field: str, value: int) -> None:
+    """Refuse what is no number of an iteration."""
+    require(0 <= value < MAX_ITERATION, field, value, f"at least 0 and less than {MAX_ITERATION}")
+
+
 @dataclass(frozen=True, eq=False)
 class Arrivals:
     """When gradients of one iteration's parameters arrived, in order of arrival; `preceding` had arrived before."""
 
     iteration: int
-    seconds: npt.NDArray[np.float64]
+    seconds: Array
     preceding: int = 0
     workers: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        require(self.iteration >= 0, "arrivals.iteration", self.iteration, "at least 0")
+        require_iteration("arrivals.iteration", self.iteration)
         require(self.preceding >= 0, "arrivals.preceding", self.preceding, "at least 0")
-        seconds = np.asarray(self.seconds, float)
+        seconds = np.array(self.seconds, float)  # a copy: the caller's may change, and these may have to wait
         require(seconds.ndim == 1, "arrivals.seconds", self.seconds, "a list of numbers")
-        if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
-            bad = seconds[~(np.isfinite(seconds) & (seconds >= 0))][0]
-            raise InvalidValueError("arrivals.seconds", float(bad), "finite and not negative")
+        fine = (seconds >= 0) & (seconds <= MAX_SECONDS)
+        if not fine.all():
+            raise InvalidValueError("arrivals.seconds", float(seconds[~fine][0]), f"between 0 and {MAX_SECONDS:g}")
         object.__setattr__(self, "seconds", seconds)
         if self.workers is not None:
             workers = np.asarray(self.workers, np.int64)
@@ -103,14 +112,10 @@ class IterationSummary:
     lost_gradients: int = 0
 
     def __post_init__(self) -> None:
-        require(self.iteration >= 0, "summary.iteration", self.iteration, "at least 0")
+        require_iteration("summary.iteration", self.iteration)
         require(1 <= self.k <= MAX_WORKERS, "summary.k", self.k, f"between 1 and {MAX_WORKERS}")
-        require(
-            math.isfinite(self.duration_seconds) and self.duration_seconds >= 0,
-            "summary.duration_seconds",
-            self.duration_seconds,
-            "finite and not negative",
-        )
+        duration = self.duration_seconds
+        require(0 <= duration <= MAX_SECONDS, "summary.duration_seconds", duration, f"between 0 and {MAX_SECONDS:g}")
         if self.previous_k is not None:
             rule = f"between 1 and {MAX_WORKERS}"
             require(1 <= self.previous_k <= MAX_WORKERS, "summary.previous_k", self.previous_k, rule)

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple, Self
 
 from dbw_controller import plain
 from dbw_controller.arrival_log import ArrivalLog, Sample
-from dbw_controller.decision import Decision, Estimates, Input
+from dbw_controller.decision import Decision, Estimates, Input, Reason
 from dbw_controller.errors import DecisionNotFoundError, StaleIterationError, StateFormatUnknownError, damaged_state
 from dbw_controller.estimators.durations import DurationEstimator, Solver
 from dbw_controller.estimators.gain import GainEstimator
-from dbw_controller.events import IterationSummary, Membership, Report, require
-from dbw_controller.policies import Observation
+from dbw_controller.events import MAX_WORKERS, IterationSummary, Membership, Report, require_iteration
+from dbw_controller.policies import Choice, Observation
 from dbw_controller.spec import JobSpec, SyncMode
 
 # The format of snapshots and of what was learnt. A job reads all formats up to its own.
 STATE_VERSION = 1
 # Decisions that can be asked for again.
 REMEMBERED_DECISIONS = 64
-# After so many iterations a late worker should have been heard of.
-LATE_ITERATIONS = 10
+# After so many iterations some late worker should have been heard of.
+LATE_ITERATIONS = 100
 
 
 class Ended(NamedTuple):
@@ -49,13 +49,14 @@ class Job:
     def __init__(
         self, spec: JobSpec, membership: Membership, iteration: int | None = 0, solver: Solver = Solver.EXACT
     ) -> None:
-        require(iteration is None or iteration >= 0, "iteration", iteration, "at least 0")
+        require_iteration("iteration", iteration or 0)
         self.spec = spec
         self.membership = membership
         self.learnt_iterations = 0
         self.gain = GainEstimator(spec.averaging_window)
         self.durations = self._duration_estimator(solver)
         self._solver = solver
+        self._workers = max(membership.live_workers, 1)  # the last number of workers, but for 0
         self._iteration = iteration or 0
         self._idle_at = iteration
         self._time_offset = 0
@@ -93,21 +94,25 @@ class Job:
         A job that was further goes back: it forgets what it decided and was told from there on, but not what it has
         learnt; at 0, where another training begins, all but what it has learnt about durations.
         """
-        require(iteration is None or iteration >= 0, "iteration", iteration, "at least 0")
+        require_iteration("iteration", iteration or 0)
         self._set_membership(membership)
         if iteration is None:
             return self.decision()
-        self._time_offset += max(self._iteration - iteration, 0)  # samples do not get younger
+        self._forget_from(iteration)
         self._iteration = self._idle_at = iteration
         self._log.begin(iteration)
+        return self._decide()
+
+    def _forget_from(self, iteration: int) -> None:
+        self._time_offset += max(self._iteration - iteration, 0)  # samples do not get younger
         self._decisions = {i: decision for i, decision in self._decisions.items() if i < iteration}
         self.gain.forget_from(iteration)
-        if self._last is not None and self._last.iteration >= iteration:
-            self._last = self._before_last = None
+        while self._last is not None and self._last.iteration >= iteration:
+            self._last, self._before_last = self._before_last, None
+            self._loss = None if self._last is None else self._last.loss
         if iteration == 0:
             self.gain = GainEstimator(self.spec.averaging_window)
             self._first_loss = self._loss = None
-        return self._decide()
 
     def report(self, report: Report) -> Decision | None:
         """Take a report in. With a summary, returns the decision for the next iteration: always the same one."""
@@ -115,8 +120,11 @@ class Job:
         if summary is not None:
             if summary.iteration < self._iteration - 1:
                 raise StaleIterationError(summary.iteration, self._iteration)
+            self._log.foresee_end(summary.iteration)
             if summary.previous_k is not None:
                 self._add(self._log.learn_previous_k(summary.iteration, summary.previous_k))
+        if report.membership is not None:
+            self.durations.grow(report.membership.live_workers)  # arrivals may be of workers that it tells of
         for arrivals in report.arrivals:
             self._begin_idle(arrivals.iteration)
             self._add(self._log.arrive(arrivals, self.durations.workers))
@@ -148,6 +156,10 @@ class Job:
         self._iteration = summary.iteration + 1
         self.learnt_iterations += 1
 
+    def _time(self) -> int:
+        """How old the job is, in iterations: unlike their number it never goes back."""
+        return self._iteration + self._time_offset
+
     def _add(self, samples: Iterable[Sample]) -> None:
         for sample in samples:
             if sample.h <= self.durations.workers:
@@ -155,8 +167,13 @@ class Job:
                 self.durations.add(sample.h, sample.first, sample.seconds, time)
 
     def _set_membership(self, membership: Membership) -> None:
+        """Keep what was learnt with another number of workers, but the less the more has changed."""
         self.membership = membership
-        self.durations.grow(membership.live_workers)
+        before, now = self._workers, membership.live_workers
+        if now not in (0, before):
+            self.durations.grow(now)
+            self.durations.discount(before / abs(now - before), self._time())
+            self._workers = now
 
     def _duration_estimator(self, solver: Solver) -> DurationEstimator:
         spec, workers = self.spec, max(self.membership.live_workers, 1)
@@ -180,7 +197,16 @@ class Job:
 
     def _decide(self) -> Decision:
         seen = self._observe()
-        choice = self.spec.policy.choose(seen)
+        try:
+            choice = self.spec.policy.choose(seen)
+        except Exception as error:
+            # A policy may be anybody's. What was reported is learnt already, so that a retry must find a decision.
+            explanation = f"the policy failed ({error!r}): all {seen.workers} workers"
+            self._remember(seen, Choice(seen.workers, Reason.ALL_WORKERS, explanation))
+            raise
+        return self._remember(seen, choice)
+
+    def _remember(self, seen: Observation, choice: Choice) -> Decision:
         k = self.spec.bound(choice.k, seen.workers)
         decision = Decision(
             iteration=self._iteration,
@@ -202,7 +228,7 @@ class Job:
             return frozenset()
         missing = set(self._missing)
         interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT  # nobody finishes late
-        if not interrupted and self._log.lacks_late_arrivals(self._iteration - LATE_ITERATIONS):
+        if not interrupted and self._log.ended_without_late > LATE_ITERATIONS:
             missing.add(Input.LATE_ARRIVALS)
         return self.spec.policy.inputs & missing
 
@@ -214,7 +240,7 @@ class Job:
             "first_loss": self._first_loss,
             "loss": self._loss,
             "gain": self.gain.snapshot(),
-            "durations": self.durations.snapshot(self._iteration + self._time_offset),
+            "durations": self.durations.snapshot(self._time()),
         }
 
     def adopt(self, learnt: dict[str, Any]) -> Decision:
@@ -229,7 +255,7 @@ class Job:
         gain = GainEstimator(self.spec.averaging_window)
         gain.restore(learnt["gain"])
         durations = self._duration_estimator(self._solver)
-        durations.restore(learnt["durations"], self._iteration + self._time_offset)
+        durations.restore(learnt["durations"], self._time())
         learnt_iterations = plain.integer(learnt["learnt_iterations"])
         first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
         self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations
@@ -243,6 +269,7 @@ class Job:
             "membership": [self.membership.live_workers, self.membership.workers and list(self.membership.workers)],
             "iteration": self._iteration,
             "idle_at": self._idle_at,
+            "workers": self._workers,
             "time_offset": self._time_offset,
             "log": self._log.snapshot(),
             "ended": [ended and list(ended) for ended in (self._before_last, self._last)],
@@ -262,6 +289,7 @@ class Job:
             job._iteration = plain.integer(snapshot["iteration"])
             job._idle_at = plain.optional(plain.integer, snapshot["idle_at"])
             job._time_offset = plain.integer(snapshot["time_offset"])
+            job._workers = plain.integer(snapshot["workers"], 1, MAX_WORKERS)
             job._log.restore(snapshot["log"])
             job._before_last, job._last = (plain.optional(Ended.from_plain, ended) for ended in snapshot["ended"])
             job._missing = {Input[name] for name in snapshot["missing"]}

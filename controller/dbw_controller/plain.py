@@ -21,15 +21,23 @@ def integer(value: Any, least: int = 0, most: int = 2**64) -> int:  # noqa: ANN4
     return value
 
 
-def real(value: Any) -> float:  # noqa: ANN401
+def real(value: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401
     """A finite number."""
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is no finite number")
+    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+        raise ValueError(f"{value!r} is no finite number between {least} and {most}")
     return float(value)
 
 
-def column(value: Any) -> Array:  # noqa: ANN401
-    """An array, from bytes."""
+def column(value: Any, most: float) -> Array:  # noqa: ANN401
+    """An array of numbers from 0 on, from bytes."""
+    numbers = unpacked(value)
+    if not ((numbers >= 0) & (numbers <= most)).all():
+        raise ValueError(f"a column has numbers that are not between 0 and {most}")
+    return numbers
+
+
+def unpacked(value: Any) -> Array:  # noqa: ANN401
+    """An array of any numbers, from bytes."""
     return np.frombuffer(value, "<f8").astype(float)
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from dbw_controller import plain
 from dbw_controller.estimators.durations import UnsampledDuration
 from dbw_controller.events import require
 from dbw_controller.policies import Dbw, Policy, create_policy, policy_name, policy_parameters
@@ -61,10 +62,10 @@ class JobSpec:
         """The specification that plain data describe."""
         return cls(
             policy=create_policy(data["policy"], data["parameters"]),
-            k_min=data["k_min"],
-            k_max=data["k_max"],
-            averaging_window=data["averaging_window"],
-            sample_half_life=data["sample_half_life"],
+            k_min=plain.integer(data["k_min"]),
+            k_max=plain.optional(plain.integer, data["k_max"]),
+            averaging_window=plain.integer(data["averaging_window"]),
+            sample_half_life=plain.optional(plain.real, data["sample_half_life"]),
             unsampled_duration=UnsampledDuration(data["unsampled_duration"]),
             sync_mode=SyncMode(data["sync_mode"]),
         )

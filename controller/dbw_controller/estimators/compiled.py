@@ -31,12 +31,18 @@ def compiled(kernel: Kernel) -> Kernel:
     """Compile a kernel, if that is possible here. It must not allocate memory."""
     if not COMPILED:
         return kernel
-    try:
-        # Counting references to the arrays would take several times as long as what kernels do with them.
-        machine_code: Kernel = njit(cache=True, _nrt=False)(kernel)
-    except KeyError:  # a version of numba without this option
-        machine_code = njit(cache=True)(kernel)
-    return machine_code
+    # Kernels run while other threads do. Counting references to their columns would take several times as long as what
+    # they do with them; the option that leaves it out is not an official one.
+    options = {"nogil": True, "cache": True, "_nrt": False}
+    while True:
+        try:
+            machine_code: Kernel = njit(**options)(kernel)
+        except KeyError:  # a version of numba without that option
+            del options["_nrt"]
+        except RuntimeError:  # nowhere to keep a cache: neither beside the source nor in a home directory
+            del options["cache"]
+        else:
+            return machine_code
 
 
 def reals(count: int) -> Column:

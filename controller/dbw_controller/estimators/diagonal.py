@@ -11,10 +11,10 @@ def diagonal_bounds(grid: Grid, shortest: Column, longest: Column) -> None:
     """Find the interval of each diagonal value in all optimal solutions; it is one value where samples determine it.
 
     The value at (k, k) is at least that of every sampled (h, j) with j ≤ k, j ≤ h, and at most that of every sampled
-    one with j ≥ k, j ≥ h. Where there is none, the bound is 0 or infinity.
+    one with j ≥ k, j ≥ h. Where there is none, the bound is −1 or infinity.
     """
     size, weight, value = grid.size, grid.weight, grid.value
-    bound = 0.0  # by rows up to k
+    bound = -1.0  # by rows up to k
     above = size  # the last of them
     for k in range(size):
         if grid.extent[k] > 0:

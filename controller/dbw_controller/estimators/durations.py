@@ -1,6 +1,7 @@
 """How long iterations last: T̂_k for every k (paper, Section 3.2), from the times at which gradients arrived."""
 
 import math
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from dbw_controller.estimators.grid import (
     sampled_rows,
     set_row_samples,
 )
-from dbw_controller.events import MAX_WORKERS
+from dbw_controller.events import MAX_SECONDS, MAX_WORKERS
 
 # With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
@@ -66,6 +67,8 @@ class DurationEstimator:
         self._half_life = half_life
         self._unsampled = unsampled
         self._solver = solver
+        if solver is Solver.CVXPY:
+            reference.require_cvxpy()
         self._since, self._exponent_then = 0.0, 0.0  # a sample of that time, in iterations, weighs 2^exponent
         self._estimate: Durations | None = None
 
@@ -85,31 +88,28 @@ class DurationEstimator:
         add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
         self._estimate = None
 
+    def discount(self, samples: float, time: float) -> None:
+        """Let what was learnt about each pair (h, i) count for at most so many new samples."""
+        most = samples * self._weight(time)
+        self._reweigh(lambda weights: np.minimum(weights, most))
+
     def _exponent(self, time: float) -> float:
-        return self._exponent_then + (time - self._since) / self._half_life if self._half_life else 0.0
+        return self._exponent_then + ((time - self._since) / self._half_life if self._half_life else 0.0)
 
     def _weight(self, time: float) -> float:
         exponent = self._exponent(time)
         if exponent > LARGEST_EXPONENT:
-            self._scale_down(math.floor(exponent))
-            exponent %= 1.0
+            whole = math.floor(exponent)
+            self._reweigh(lambda weights: _halved(weights, whole))
+            exponent -= whole
             self._since, self._exponent_then = time, exponent
         return float(2.0 ** max(exponent, -LARGEST_EXPONENT))
 
-    def _scale_down(self, exponent: int) -> None:
-        """Divide all weights by a power of 2."""
-        least = 2.0**-LARGEST_EXPONENT
-        exponent = min(exponent, 3 * LARGEST_EXPONENT)  # enough for all to become the least
+    def _reweigh(self, change: Callable[[Array], Array]) -> None:
         for row in sampled_rows(self._grid):
             weights, means = row_samples(self._grid, row)
-            weights = np.where(weights > 0, np.maximum(np.ldexp(weights, -exponent), least), 0.0)
-            set_row_samples(self._grid, row, weights, means)
-        isotonic.solve(self._grid)  # what has reached the least weight has gained some, relative to others
-
-    def settle(self) -> None:
-        """Do now what the next estimate would have to do first."""
-        if self._solver is Solver.EXACT:
-            isotonic.settle(self._grid)
+            set_row_samples(self._grid, row, change(weights), means)
+        self._estimate = None
 
     def estimate(self) -> Durations:
         """T̂_k for all k, with its bounds."""
@@ -121,7 +121,7 @@ class DurationEstimator:
             bounds = reals(self.workers), reals(self.workers)
             diagonal_bounds(self._grid, *bounds)
             shortest, longest = map(np.asarray, bounds)
-            self._estimate = Durations(self._point(shortest, longest), shortest, longest)
+            self._estimate = Durations(self._point(shortest, longest), np.maximum(shortest, 0.0), longest)
         return self._estimate
 
     def _solve_by_reference(self) -> None:
@@ -132,21 +132,23 @@ class DurationEstimator:
 
     def _point(self, shortest: Array, longest: Array) -> Array:
         """One duration for each k: where only bounds are known, as asked for; a missing bound leaves the other one."""
-        bounded_below, bounded_above = shortest > 0, np.isfinite(longest)
+        bounded_below, bounded_above = shortest >= 0, np.isfinite(longest)
         point = np.where(bounded_below, shortest, np.where(bounded_above, longest, np.nan))
         if self._unsampled is UnsampledDuration.MIDPOINT:
             point = np.where(bounded_below & bounded_above, (shortest + longest) / 2, point)
         return np.where(np.isnan(point), np.nan, np.fmax.accumulate(point))
 
     def snapshot(self, time: float) -> dict[str, Any]:
-        """All samples, as plain data."""
+        """All samples, as plain data; a sample of the given time would weigh between 1 and 2."""
+        exponent = self._exponent(time)
+        whole = math.floor(exponent)
         rows = sampled_rows(self._grid)
         samples = [row_samples(self._grid, row) for row in rows]
         return {
             "workers": self.workers,
-            "exponent": self._exponent(time),
+            "exponent": exponent - whole,
             "rows": [row + 1 for row in rows],
-            "weights": b"".join(plain.packed(weights) for weights, _ in samples),
+            "weights": b"".join(plain.packed(_halved(weights, whole)) for weights, _ in samples),
             "means": b"".join(plain.packed(means) for _, means in samples),
         }
 
@@ -154,14 +156,11 @@ class DurationEstimator:
         """Replace all samples by those of a snapshot. They may come from an estimator with another half-life."""
         workers = plain.integer(state["workers"], 1, MAX_WORKERS)
         rows = [plain.integer(row, 1, workers) for row in state["rows"]]
-        weights = plain.column(state["weights"]).reshape(len(rows), workers)
-        means = plain.column(state["means"]).reshape(len(rows), workers)
+        weights = plain.column(state["weights"], 2.0 ** (LARGEST_EXPONENT + 60)).reshape(len(rows), workers)
+        means = plain.column(state["means"], MAX_SECONDS).reshape(len(rows), workers)
+        exponent = plain.real(state["exponent"], 0.0, 1.0)
         if rows != sorted(set(rows)):
             raise ValueError("rows of durations are not in order")
-        numbers = np.concatenate([weights, means])
-        if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
-            raise ValueError("weights and means of durations must be finite and not negative")
-        exponent = plain.real(state["exponent"])
         grid = empty_grid(max(workers, self.workers))
         for row, row_weights, row_means in zip(rows, weights, means, strict=True):
             set_row_samples(grid, row - 1, row_weights, row_means)
@@ -169,10 +168,14 @@ class DurationEstimator:
         self._since, self._exponent_then = time, exponent
 
 
+def _halved(weights: Array, times: int) -> Array:
+    """Weights divided by a power of 2, which is exact; those above 0 stay so."""
+    least = 2.0**-LARGEST_EXPONENT
+    return np.where(weights > 0, np.maximum(np.ldexp(weights, -min(times, 3 * LARGEST_EXPONENT)), least), 0.0)
+
+
 def warm_up() -> None:
-    """Compile all kernels now rather than when the first decision waits for it."""
-    estimator = DurationEstimator(4)
-    for h in (4, 2, 3, 2, 2, 2, 2, 1):
-        estimator.add(h, 1, np.array([3.0, 1.0, 2.0, 4.0]), 0.0)
-        estimator.estimate()
-    isotonic.repair(estimator._grid)
+    """Compile all kernels now, rather than when the first decision waits for it."""
+    estimator = DurationEstimator(1)
+    estimator.add(1, 1, np.array([1.0]), 0.0)
+    estimator.estimate()

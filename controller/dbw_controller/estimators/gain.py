@@ -21,6 +21,7 @@ class Skipped(StrEnum):
     """Why an iteration did not contribute to an estimate."""
 
     SINGLE_GRADIENT = "single_gradient"  # k = 1 has no variance
+    SPREAD_MISSING = "spread_missing"  # neither the squared norms' sum nor the variance was told
     MOMENTS_NOT_FINITE = "moments_not_finite"
     MOMENTS_IMPOSSIBLE = "moments_impossible"  # no gradients have such norms
     LOSS_NOT_FINITE = "loss_not_finite"
@@ -42,7 +43,7 @@ def gradient_variance(k: int, moments: GradientMoments) -> float | Skipped:
     if mean < 0 or within < 0 or between < -CANCELLATION * (squares or 0.0):
         return Skipped.MOMENTS_IMPOSSIBLE
     if freedom + within_freedom == 0:
-        return Skipped.SINGLE_GRADIENT
+        return Skipped.SINGLE_GRADIENT if k == 1 else Skipped.SPREAD_MISSING
     pooled = (max(between, 0.0) + within * within_freedom) / (freedom + within_freedom)
     return pooled if math.isfinite(pooled) else Skipped.MOMENTS_NOT_FINITE
 

@@ -336,14 +336,19 @@ def _join(grid: Grid, one: int, other: int) -> int:
 
 @compiled
 def _reconcile(grid: Grid, queued: int) -> None:
-    """Join queued blocks with neighbours that are out of order, until there are none."""
+    """Join queued blocks with neighbours that are out of order, until there are none.
+
+    Every join brings the solution closer, but for rounding: a limit far above what is ever needed makes sure of an end.
+    """
+    joins = 10 * grid.size * grid.size + 100
     while queued > 0:
         queued -= 1
         block = grid.queue[queued]
         grid.queued[block] = 0
-        if grid.block[block] == block:  # it has not become part of another meanwhile
+        if joins > 0 and grid.block[block] == block:  # it has not become part of another meanwhile
             cell = _violation(grid, block)
             if cell >= 0:
+                joins -= 1
                 union = _join(grid, block, grid.block[grid.segment[cell]])
                 queued = _solve_region(grid, union, queued)
 

@@ -45,14 +45,19 @@ def order(cells: list[Cell]) -> list[tuple[int, int]]:
     return pairs
 
 
+def require_cvxpy() -> Any:  # noqa: ANN401 (it has hardly any type hints)
+    """Import cvxpy, which takes a second."""
+    try:
+        return importlib.import_module("cvxpy")
+    except ImportError as missing:
+        raise NotSupportedError("the solver cvxpy is not installed: pip install 'dbw[experiments]'") from missing
+
+
 class Problem:
     """e:quadratic_opt over given cells, built once and solved for any weights and means."""
 
     def __init__(self, cells: list[Cell], solver: str = "CLARABEL", **options: Any) -> None:  # noqa: ANN401
-        try:
-            cp: Any = importlib.import_module("cvxpy")  # it takes a second, and has hardly any type hints
-        except ImportError as missing:
-            raise NotSupportedError("the solver cvxpy is not installed: pip install 'dbw[experiments]'") from missing
+        cp = require_cvxpy()
         self._solver, self._options = solver, options
         self._values = cp.Variable(len(cells))
         self._scale = cp.Parameter(len(cells), nonneg=True)

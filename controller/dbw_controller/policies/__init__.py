@@ -44,7 +44,9 @@ def create_policy(name: str, parameters: Mapping[str, float] | None = None) -> P
 
 def policy_name(policy: Policy) -> str:
     """The name that a policy is registered with."""
-    return next(name for name, kind in POLICIES.items() if kind is type(policy))
+    names = [name for name, kind in POLICIES.items() if kind is type(policy)]
+    require(bool(names), "policy", type(policy).__name__, f"registered: one of {', '.join(POLICIES)}")
+    return names[0]
 
 
 def policy_parameters(policy: Policy) -> dict[str, float]:

@@ -30,12 +30,8 @@ class AdaSync:
         if first is None or loss is None or first <= 0:
             reason = Reason.NOT_ENOUGH_DATA if seen.learnt_iterations else Reason.FIRST_ITERATION
             return Choice(min(self.initial_k, n), reason, f"{reason.value}: the initial k, {self.initial_k}")
-        k = round(self.root(first / loss, n)) if loss > 0 else n
-        return Choice(
-            min(max(k, 1), n),
-            Reason.LOSS_RATIO,
-            f"the loss is {loss:.4g} and was {first:.4g} at first: k = {k}",
-        )
+        k = max(1, round(self.root(first / loss, n))) if loss > 0 else n
+        return Choice(k, Reason.LOSS_RATIO, f"the loss is {loss:.4g} and was {first:.4g} at first: k = {k}")
 
     def root(self, ratio: float, workers: int) -> float:
         """K of K²/(n−K) = c, where c = A·F_0/F_t for a given F_0/F_t."""

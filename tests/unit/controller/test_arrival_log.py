@@ -114,12 +114,19 @@ def test_going_back_forgets_what_came_after() -> None:
     assert log.arrive(arrivals(1, [1.0]), most=4) == []
 
 
-def test_missing_late_arrivals_are_noticed() -> None:
+def test_iterations_after_which_nobody_was_late_are_counted() -> None:
     log = new_log()
-    for iteration, (k, times) in enumerate([(2, [1.0, 2.0]), (2, [1.0, 2.0, 3.0]), (4, [1.0, 2.0, 3.0, 4.0])]):
+    counts = []
+    for iteration, (k, times) in enumerate(
+        [(2, [1.0, 2.0]), (4, [1.0, 2.0, 3.0, 4.0]), (2, [1.0]), (2, [1.0, 2.0, 3.0])]
+    ):
         log.arrive(arrivals(iteration, times), most=4)
         log.end(iteration, k, live_workers=4)
-    assert [log.lacks_late_arrivals(iteration) for iteration in range(4)] == [True, False, False, False]
+        counts.append(log.ended_without_late)
+    assert counts == [1, 1, 2, 0]
+    log.end(4, k=1, live_workers=4)
+    log.arrive(arrivals(0, [9.0], preceding=2), most=4)
+    assert log.ended_without_late == 0
 
 
 @given(st.data())

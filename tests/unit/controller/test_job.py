@@ -2,11 +2,16 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from enum import Enum
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from dbw.v1.iteration_pb2 import DecisionReason, MissingInput
+from dbw.v1.iteration_pb2 import EndCause as ContractEndCause
+from dbw.v1.job_pb2 import UnsampledDuration as ContractUnsampledDuration
+from dbw.v1.sync_mode_pb2 import SyncMode as ContractSyncMode
 from dbw_controller.decision import Input, Reason
 from dbw_controller.errors import (
     DecisionNotFoundError,
@@ -15,9 +20,10 @@ from dbw_controller.errors import (
     StateDamagedError,
     StateFormatUnknownError,
 )
-from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership, Report
-from dbw_controller.job import REMEMBERED_DECISIONS, STATE_VERSION, Job
-from dbw_controller.policies import AdaSync, BlindDbw, Dbw, Static, Sync
+from dbw_controller.estimators.durations import UnsampledDuration
+from dbw_controller.events import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS, STATE_VERSION, Job
+from dbw_controller.policies import AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
 from dbw_controller.spec import JobSpec, SyncMode
 
 MOMENTS = GradientMoments(2.0, sum_squared_norms=12.0)
@@ -134,6 +140,15 @@ def test_arrivals_may_be_reported_in_parts_before_and_after_the_summary() -> Non
     assert seconds(in_parts) == seconds(at_once)
 
 
+def test_times_may_be_changed_by_the_caller_afterwards() -> None:
+    times = np.array([1.0, 1.0, 1.0, 1.0])
+    report = Report([Arrivals(0, times)], summary(0))
+    times[:] = 99.0
+    job = new_job()
+    job.report(report)
+    assert seconds(job)[-1] == 1.0
+
+
 def test_membership_counts_from_the_next_decision_on() -> None:
     job = trained_job(policy=Sync())
     assert job.report(Report(membership=Membership(3))) is None
@@ -149,14 +164,36 @@ def test_membership_counts_from_the_next_decision_on() -> None:
 def test_what_was_learnt_stays_when_workers_come_and_go() -> None:
     job = trained_job()
     before = seconds(job)
-    job.report(Report(membership=Membership(2)))
-    job.report(Report(membership=Membership(6)))
-    assert seconds(job)[:4] == before
+    for workers in (2, 0, 2, 6):
+        job.report(Report(membership=Membership(workers)))
+        assert seconds(job)[:4] == before
     job.report(Report(membership=Membership(4)))
     decision = job.report(full_report(6))
     assert decision is not None
     assert decision.estimates.durations is not None
     assert len(decision.estimates.durations.seconds) == 4
+
+
+@pytest.mark.parametrize(("workers", "counts_for"), [(4, 20), (5, 4), (3, 4), (8, 1), (2, 2), (0, 20)])
+def test_what_was_learnt_with_other_numbers_of_workers_counts_less(workers: int, counts_for: int) -> None:
+    job = new_job(policy=Static(4))
+    for iteration in range(20):
+        job.report(full_report(iteration, times=(1.0, 1.0, 1.0, 1.0)))
+    job.report(Report(membership=Membership(workers)))
+    job.report(Report(membership=Membership(workers)))  # repeating it does no harm
+    job.report(full_report(20, times=(4.0, 4.0, 4.0, 4.0)))
+    assert seconds(job)[3] == pytest.approx((counts_for * 1.0 + 4.0) / (counts_for + 1))
+
+
+def test_arrivals_of_workers_that_the_same_report_tells_of_count_and_count_once() -> None:
+    job = new_job(policy=Static(4))
+    times = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    report = Report([Arrivals(0, times)], summary(0), Membership(6))
+    job.report(report)
+    before = job.snapshot()
+    assert job.durations.estimate().longest[-1] == 6.0
+    job.report(report)
+    assert job.snapshot() == before
 
 
 def test_without_workers_k_is_1() -> None:
@@ -207,6 +244,14 @@ def test_going_back_forgets_decisions_and_summaries_but_not_what_was_learnt() ->
     assert seconds(job) != before  # its ranks are not those that were reported before
 
 
+def test_going_back_forgets_the_losses_from_there_on() -> None:
+    job = trained_job()  # losses 2.0, 1.9, …, 1.5
+    job.begin(Membership(4), iteration=5)
+    assert job.loss == 1.6
+    job.begin(Membership(4), iteration=2)
+    assert job.loss is None
+
+
 def test_another_training_keeps_only_durations() -> None:
     job = trained_job(policy=AdaSync())
     before = seconds(job)
@@ -217,10 +262,11 @@ def test_another_training_keeps_only_durations() -> None:
 
 
 def test_going_forward_is_no_different_from_a_gap_with_idle_workers() -> None:
-    job = trained_job(policy=Static(2))
+    job = new_job(policy=Static(2))
     assert job.begin(Membership(4), iteration=50).iteration == 50
-    job.report(full_report(50, k=2, times=(1.0, 1.0, 1.0, 1.0)))
+    job.report(full_report(50, k=2, times=(1.0, 2.0, 3.0, 4.0)))
     assert job.iteration == 51
+    assert job.durations.snapshot(0)["rows"] == [4]  # all four were idle
 
 
 def test_samples_do_not_get_younger_by_going_back() -> None:
@@ -274,9 +320,13 @@ def test_what_the_policy_lacks_is_said(policy: Any, fields: dict[str, Any], miss
 )
 def test_late_arrivals_that_never_come_are_missed(mode: SyncMode, missing: set[Input]) -> None:
     job = new_job(sync_mode=mode)
-    for iteration in range(20):
+    for iteration in range(LATE_ITERATIONS + 1):
+        assert job.decision().missing_inputs == set()
         job.report(full_report(iteration, k=2, times=(1.0, 2.0)))
     assert job.decision().missing_inputs == missing
+    job.report(Report([Arrivals(3, np.array([9.0]), preceding=2, workers=np.array([3]))]))
+    job.report(full_report(LATE_ITERATIONS + 1, k=2, times=(1.0, 2.0)))
+    assert job.decision().missing_inputs == set()
 
 
 def test_a_snapshot_holds_the_whole_job() -> None:
@@ -310,6 +360,45 @@ def test_what_was_learnt_can_be_adopted_by_another_job() -> None:
     assert seconds(job) == seconds(teacher)
     assert (job.learnt_iterations, job.loss) == (6, teacher.loss)
     assert job.membership == Membership(4)
+
+
+class Broken:
+    """A policy that fails after the first iteration."""
+
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, seen: Observation) -> Choice:
+        if seen.iteration:
+            raise RuntimeError("out of ideas")
+        return Choice(1, Reason.CUSTOM, "one will do")
+
+
+def test_a_policy_that_fails_does_not_break_the_job() -> None:
+    job = new_job(policy=Broken(), k_max=3)
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        job.report(full_report(0, k=1))
+    retried = job.report(full_report(0, k=1))
+    assert retried is job.decision(1)
+    assert (retried.k, retried.estimates.explanation) == (
+        3,
+        "the policy failed (RuntimeError('out of ideas')): all 4 workers",
+    )
+    with pytest.raises(InvalidValueError, match="registered"):
+        job.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "prefix"),
+    [
+        (Reason, DecisionReason, "DECISION_REASON_"),
+        (Input, MissingInput, "MISSING_INPUT_"),
+        (EndCause, ContractEndCause, "END_CAUSE_"),
+        (SyncMode, ContractSyncMode, "SYNC_MODE_"),
+        (UnsampledDuration, ContractUnsampledDuration, "UNSAMPLED_DURATION_"),
+    ],
+)
+def test_names_are_those_of_the_contract(ours: type[Enum], theirs: Any, prefix: str) -> None:
+    assert {f"{prefix}{item.name}" for item in ours} == set(theirs.keys()) - {f"{prefix}UNSPECIFIED"}
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -351,6 +440,8 @@ def test_a_damaged_state_is_not_adopted(change: Change) -> None:
         (lambda: Arrivals(-1, np.array([1.0])), "arrivals.iteration"),
         (lambda: Arrivals(0, np.array([1.0, math.nan])), "arrivals.seconds"),
         (lambda: Arrivals(0, np.array([-0.1])), "arrivals.seconds"),
+        (lambda: Arrivals(0, np.array([1e13])), "arrivals.seconds"),
+        (lambda: Arrivals(2**63, np.array([1.0])), "arrivals.iteration"),
         (lambda: Arrivals(0, np.array([1.0]), workers=np.array([1, 2])), "arrivals.workers"),
         (lambda: Arrivals(0, np.array([1.0]), preceding=-1), "arrivals.preceding"),
         (lambda: Membership(-1), "membership.live_workers"),

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbw_controller.errors import NotSupportedError
-from dbw_controller.estimators import reference
+from dbw_controller.estimators import isotonic
+from dbw_controller.estimators.compiled import COMPILED
+from dbw_controller.estimators.diagonal import diagonal_bounds
 from dbw_controller.estimators.durations import DurationEstimator, Solver, UnsampledDuration, warm_up
+from dbw_controller.estimators.grid import add_samples
 
 
 def add(estimator: DurationEstimator, h: int, times: list[float], first: int = 1, time: float = 0.0) -> None:
@@ -71,6 +75,21 @@ def test_durations_never_fall_with_k_and_lie_within_their_bounds(seed: int, unsa
     assert (shortest <= longest).all()
     assert (seconds[known] >= shortest[known]).all()
     assert (seconds[known] <= longest[known] * (1 + 1e-12)).all()
+
+
+def test_a_measured_time_of_zero_is_a_bound() -> None:
+    estimator = DurationEstimator(2)
+    add(estimator, 2, [0.0, 4.0])
+    assert estimator.estimate().seconds.tolist() == [2.0, 4.0]
+
+
+def test_what_was_learnt_can_be_made_to_count_for_less() -> None:
+    estimator = DurationEstimator(1, half_life=10)
+    for time in range(30):
+        add(estimator, 1, [1.0], time=time)
+    estimator.discount(2, time=30)
+    add(estimator, 1, [4.0], time=30)
+    assert estimator.estimate().seconds.tolist() == pytest.approx([(2 * 1.0 + 4.0) / 3])
 
 
 def test_samples_count_for_ever_unless_a_half_life_is_given() -> None:
@@ -148,9 +167,8 @@ def test_samples_of_an_estimator_with_another_half_life_are_as_young_as_they_wer
     other = DurationEstimator(1, half_life)
     other.restore(forgetful.snapshot(10), 500)
     assert other.estimate().seconds.tolist() == pytest.approx([3.0])
-    add(other, 1, [3.0 + 1.5 * (1 if half_life else 2)], time=500)
-    if half_life:  # the new sample weighs as much as the one of time 10, which is two thirds of all
-        assert other.estimate().seconds.tolist() == pytest.approx([(3 * 3.0 + 2 * 4.5) / 5])
+    add(other, 1, [4.5], time=500)  # it weighs as much as the one of time 10, which is two thirds of all
+    assert other.estimate().seconds.tolist() == pytest.approx([(3 * 3.0 + 2 * 4.5) / 5])
 
 
 @pytest.mark.parametrize(
@@ -167,7 +185,7 @@ def test_a_snapshot_that_makes_no_sense_is_refused_and_changes_nothing(change: d
     add(estimator, 2, [1.0, 2.0])
     add(estimator, 1, [3.0, 4.0])
     before = estimator.estimate()
-    with pytest.raises(ValueError, match=r"durations|integer"):
+    with pytest.raises(ValueError, match=r"durations|integer|column"):
         estimator.restore({**estimator.snapshot(0), **change}, 0)
     assert estimator.estimate() is before
 
@@ -186,8 +204,16 @@ def test_cvxpy_can_be_chosen_and_finds_the_same() -> None:
 def test_where_cvxpy_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
     with pytest.raises(NotSupportedError, match="pip install"):
-        reference.Problem([(0, 0)])
+        DurationEstimator(2, solver=Solver.CVXPY)
 
 
-def test_kernels_can_be_compiled_ahead() -> None:
+@pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
+def test_all_kernels_can_be_compiled_ahead() -> None:
     warm_up()
+    kernels: list[Any] = [add_samples, isotonic.settle, diagonal_bounds]
+    compiled_for = [len(kernel.signatures) for kernel in kernels]
+    assert min(compiled_for) == 1
+    estimator = DurationEstimator(7, half_life=3)
+    add(estimator, 5, [1.0, 2.0])
+    estimator.estimate()
+    assert [len(kernel.signatures) for kernel in kernels] == compiled_for  # what serving needs is what was compiled

@@ -38,6 +38,10 @@ def test_after_a_single_gradient_there_is_no_smoothness_from_it() -> None:
     assert observed(one, summary(1)).skipped[Skipped.SMOOTHNESS_UNKNOWN] == 1
 
 
+def test_several_gradients_without_their_spread_have_no_variance_either() -> None:
+    assert gradient_variance(4, GradientMoments(7.0)) is Skipped.SPREAD_MISSING
+
+
 def test_a_single_gradient_will_do_where_workers_split_their_mini_batches() -> None:
     moments = GradientMoments(7.0, within_worker_variance=3.0, degrees_of_freedom=2)
     assert gradient_variance(1, moments) == 3.0

@@ -123,6 +123,28 @@ def test_repairing_after_several_changes_agrees_with_quadprog() -> None:
         assert_exact(grid)
 
 
+def test_the_papers_problem_with_all_cells_sampled_agrees_with_quadprog() -> None:
+    size = 24
+    rng = np.random.default_rng(1)
+    grid = empty_grid(size)
+    for step in range(4 * size):
+        add(grid, Addition(step % size, 0, np.sort(rng.exponential(1.0, size)).tolist(), 1.0))
+        isotonic.repair(grid)
+    expected = oracle.solve_full(square(grid, grid.weight), square(grid, grid.mean))
+    np.testing.assert_allclose(sampled_values(grid), expected, rtol=EXACT)
+
+
+def test_numbers_that_overflow_end_as_well() -> None:
+    huge = 1.79e308
+    grid = empty_grid(3)
+    rows = [(2, [1.0, huge, 1.0]), (0, [1.0, 1.0, huge]), (0, [huge, 1.0, 1.0]), (0, [1.0, 1.0, 1.0])]
+    with np.errstate(all="ignore"):
+        for row, samples in rows:
+            add(grid, Addition(row, 0, samples, 1.0))
+            isotonic.repair(grid)
+    assert not any(grid.queued)
+
+
 @given(histories(st.floats(0.001, 1000), st.sampled_from([1.0, 0.25, 3.7, 2.0**-200, 2.0**200])))
 @settings(max_examples=400)
 def test_any_times_of_any_weights_are_fitted_exactly(history: tuple[int, list[Addition]]) -> None:

@@ -18,8 +18,8 @@ def mean_times(round_trips: RoundTrips) -> tuple[Array, Array]:
     rng = np.random.default_rng(1)
     samples: list[list[Array]] = [[] for _ in range(WORKERS)]
     runs = cluster.iterations(rng, WORKERS, lambda: int(rng.integers(1, WORKERS + 1)), round_trips)
-    for h, _, times in islice(runs, ITERATIONS):
-        samples[h - 1].append(times)
+    for run in islice(runs, ITERATIONS):
+        samples[run.h - 1].append(run.times)
     means = np.array([np.mean(row, axis=0) for row in samples])
     errors = np.array([np.std(row, axis=0) / len(row) ** 0.5 for row in samples])
     return means, errors
@@ -29,7 +29,7 @@ def mean_duration(k: int, round_trips: RoundTrips) -> tuple[float, float]:
     """Mean duration of an iteration where k gradients are always waited for, and its standard error."""
     rng = np.random.default_rng(k)
     runs = cluster.iterations(rng, WORKERS, lambda: k, round_trips)
-    durations = [times[k - 1] for _, _, times in islice(runs, ITERATIONS)]
+    durations = [run.times[k - 1] for run in islice(runs, ITERATIONS)]
     return float(np.mean(durations)), float(np.std(durations)) / ITERATIONS**0.5
 
 
@@ -86,8 +86,8 @@ def test_there_are_estimates_for_a_k_that_was_never_chosen_and_they_are_in_order
     rng = np.random.default_rng(4)
     estimator = DurationEstimator(WORKERS)
     chosen = iter([5, 5, 2, 2, 5, 1, 1, 2, 1, 5] * 2)
-    for h, _, times in islice(cluster.iterations(rng, WORKERS, lambda: next(chosen), cluster.exponential), 20):
-        estimator.add(h, 1, times, 0)
+    for run in islice(cluster.iterations(rng, WORKERS, lambda: next(chosen), cluster.exponential), 20):
+        estimator.add(run.h, 1, run.arrivals, 0)
     durations = estimator.estimate().seconds
     assert np.isfinite(durations).all()
     assert (np.diff(durations) >= 0).all()
@@ -103,12 +103,28 @@ def test_late_arrivals_add_to_what_is_known() -> None:
     assert estimator.estimate().longest[1] < bounds
 
 
-def test_the_estimates_approach_the_true_durations_where_round_trips_are_memoryless() -> None:
-    """It says of its approximation: "This would be correct if round trip times were exponential random variables"."""
+def estimates_from(late: bool) -> Array:
+    """T̂_k after many iterations with any k, from all arrivals or only from those that were waited for."""
     rng = np.random.default_rng(2)
     estimator = DurationEstimator(WORKERS)
     runs = cluster.iterations(rng, WORKERS, lambda: int(rng.integers(1, WORKERS + 1)), cluster.exponential)
-    for h, _, times in islice(runs, ITERATIONS):
-        estimator.add(h, 1, times, 0)
+    for run in islice(runs, ITERATIONS):
+        estimator.add(run.h, 1, run.arrivals if late else run.arrivals[: run.k], 0)
+    return estimator.estimate().seconds
+
+
+def test_the_estimates_approach_the_true_durations_where_round_trips_are_memoryless() -> None:
+    """It says of its approximation: "This would be correct if round trip times were exponential random variables"."""
     truth = [mean_duration(k, cluster.exponential)[0] for k in range(1, WORKERS + 1)]
-    np.testing.assert_allclose(estimator.estimate().seconds, truth, rtol=0.03)
+    np.testing.assert_allclose(estimates_from(late=False), truth, rtol=0.03)
+
+
+def test_late_arrivals_bias_the_estimates_a_little() -> None:
+    """A finding: workers that skip an iteration are missing among its late arrivals, whose ranks are too low then.
+
+    The i-th of those that came is later than the i-th of all would have been. See docs/decisions.
+    """
+    truth = np.array([mean_duration(k, cluster.exponential)[0] for k in range(1, WORKERS + 1)])
+    error = estimates_from(late=True) / truth - 1
+    assert (error > -0.03).all()
+    assert 0.05 < error.max() < 0.15
