@@ -51,7 +51,8 @@ class ArrivalLog:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._waiting: dict[int, list[tuple[int, Array]]] = {}  # ranks and times of arrivals whose h is not known yet
-        self._next = self._center = 0  # the iteration after the last one that ended, or is about to end
+        self._next = 0  # the iteration after the last one that ended
+        self._center = 0  # arrivals of iterations near this one are taken in; it moves as soon as an end is reported
         self.ended_without_late = 0  # iterations that did not wait for all workers, since any worker was late
 
     def begin(self, iteration: int) -> None:

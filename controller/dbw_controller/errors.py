@@ -1,4 +1,4 @@
-"""How a job refuses what it cannot use. A refused call changes nothing."""
+"""How a job refuses what it cannot use. What is refused changes nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ class StaleIterationError(JobError):
 
     def __init__(self, iteration: int, expected: int) -> None:
         super().__init__(
-            f"iteration {iteration} has ended long ago, {expected} is next; a parameter server that has gone back "
+            f"iteration {iteration} has already ended, {expected} is next; a parameter server that has gone back "
             "creates its job anew, with the iteration that it is about to begin"
         )
         self.iteration, self.expected = iteration, expected

@@ -1,8 +1,12 @@
 """What a parameter server reports. Times are seconds since the iteration's parameters were published."""
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,10 +14,10 @@ import numpy.typing as npt
 from dbw_controller.errors import InvalidValueError
 from dbw_controller.estimators.compiled import COMPILED, Array
 
-# The duration estimate needs room for n² pairs of numbers, and without numba a multiple of that.
+# The duration estimate needs 64 bytes for each pair (h, i) that may be sampled, and without numba a multiple of that.
 MAX_WORKERS = 10_000 if COMPILED else 1_000
 # Iterations are counted in 64 bits, and never get there.
-MAX_ITERATION = 2**63
+MAX_ITERATION = 2**62
 # Thirty thousand years: times are in another unit, and their sums of squares would overflow.
 MAX_SECONDS = 1e12
 
@@ -24,9 +28,38 @@ def require(condition: bool, field: str, value: object, rule: str) -> None:
         raise InvalidValueError(field, value, rule)
 
 
-def require_iteration(field: str, value: int) -> None:
-    """Refuse what is no number of an iteration."""
-    require(0 <= value < MAX_ITERATION, field, value, f"at least 0 and less than {MAX_ITERATION}")
+def integer(field: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401
+    """An integer of any type, NumPy's included, as Python's own."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidValueError(field, value, "an integer") from None
+    require(least <= number <= most, field, number, f"between {least} and {most}")
+    return number
+
+
+def real(field: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401
+    """A number of any type, NumPy's included, as Python's own. It may be NaN where there are no bounds."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidValueError(field, value, "a number") from None
+    bounded = least > -math.inf or most < math.inf
+    require(not bounded or least <= number <= most, field, number, f"between {least:g} and {most:g}")
+    return number
+
+
+def _convert(event: object, prefix: str, kinds: dict[str, Callable[[str, Any], object]]) -> None:
+    """Convert the fields of an event that are set."""
+    for name, kind in kinds.items():
+        if (value := getattr(event, name)) is not None:
+            object.__setattr__(event, name, kind(f"{prefix}.{name}", value))
+
+
+iteration_number = partial(integer, least=0, most=MAX_ITERATION)
+worker_count = partial(integer, least=0, most=MAX_WORKERS)
+gradient_count = partial(integer, least=1, most=MAX_WORKERS)
+seconds_number = partial(real, least=0.0, most=MAX_SECONDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +72,7 @@ class Arrivals:
     workers: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        require_iteration("arrivals.iteration", self.iteration)
-        require(self.preceding >= 0, "arrivals.preceding", self.preceding, "at least 0")
+        _convert(self, "arrivals", {"iteration": iteration_number, "preceding": partial(integer, least=0, most=2**32)})
         seconds = np.array(self.seconds, float)  # a copy: the caller's may change, and these may have to wait
         require(seconds.ndim == 1, "arrivals.seconds", self.seconds, "a list of numbers")
         fine = (seconds >= 0) & (seconds <= MAX_SECONDS)
@@ -62,10 +94,9 @@ class Membership:
     workers: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        rule = f"between 0 and {MAX_WORKERS}"
-        require(0 <= self.live_workers <= MAX_WORKERS, "membership.live_workers", self.live_workers, rule)
+        _convert(self, "membership", {"live_workers": worker_count})
         if self.workers is not None:
-            numbers = tuple(self.workers)
+            numbers = tuple(map(operator.index, self.workers))
             require(
                 len(set(numbers)) == len(numbers) == self.live_workers,
                 "membership.workers",
@@ -85,6 +116,11 @@ class GradientMoments:
     within_worker_variance: float | None = None  # the same variance, as seen inside the workers' mini-batches
     degrees_of_freedom: int = 0  # how much that is worth
 
+    def __post_init__(self) -> None:
+        names = ("mean_squared_norm", "sum_squared_norms", "variance", "within_worker_variance")
+        count = partial(integer, least=0, most=2**32)
+        _convert(self, "summary.moments", {**dict.fromkeys(names, real), "degrees_of_freedom": count})
+
 
 class EndCause(Enum):
     """Why a parameter server stopped waiting for gradients."""
@@ -97,7 +133,7 @@ class EndCause(Enum):
 
 @dataclass(frozen=True)
 class IterationSummary:
-    """One iteration, at its end."""
+    """One iteration, at its end. What estimators do not use is for those who watch a job."""
 
     iteration: int
     k: int  # gradients that were averaged
@@ -112,19 +148,22 @@ class IterationSummary:
     lost_gradients: int = 0
 
     def __post_init__(self) -> None:
-        require_iteration("summary.iteration", self.iteration)
-        require(1 <= self.k <= MAX_WORKERS, "summary.k", self.k, f"between 1 and {MAX_WORKERS}")
-        duration = self.duration_seconds
-        require(0 <= duration <= MAX_SECONDS, "summary.duration_seconds", duration, f"between 0 and {MAX_SECONDS:g}")
-        if self.previous_k is not None:
-            rule = f"between 1 and {MAX_WORKERS}"
-            require(1 <= self.previous_k <= MAX_WORKERS, "summary.previous_k", self.previous_k, rule)
-        require(self.lost_gradients >= 0, "summary.lost_gradients", self.lost_gradients, "at least 0")
+        kinds: dict[str, Callable[[str, Any], object]] = {
+            "iteration": iteration_number,
+            "k": gradient_count,
+            "duration_seconds": seconds_number,
+            "loss": real,
+            "learning_rate": real,
+            "previous_k": gradient_count,
+            "published_seconds": real,
+            "lost_gradients": worker_count,
+        }
+        _convert(self, "summary", kinds)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What has happened since the last report, applied in the order of the fields."""
+    """What has happened since the last report: arrivals first, then the summary, then the membership."""
 
     arrivals: Sequence[Arrivals] = ()
     summary: IterationSummary | None = None

@@ -4,7 +4,6 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 """
 
 import math
-from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from dbw_controller import plain
@@ -13,7 +12,7 @@ from dbw_controller.decision import Decision, Estimates, Input, Reason
 from dbw_controller.errors import DecisionNotFoundError, StaleIterationError, StateFormatUnknownError, damaged_state
 from dbw_controller.estimators.durations import DurationEstimator, Solver
 from dbw_controller.estimators.gain import GainEstimator
-from dbw_controller.events import MAX_WORKERS, IterationSummary, Membership, Report, require_iteration
+from dbw_controller.events import MAX_WORKERS, IterationSummary, Membership, Report, integer, iteration_number
 from dbw_controller.policies import Choice, Observation
 from dbw_controller.spec import JobSpec, SyncMode
 
@@ -49,14 +48,14 @@ class Job:
     def __init__(
         self, spec: JobSpec, membership: Membership, iteration: int | None = 0, solver: Solver = Solver.EXACT
     ) -> None:
-        require_iteration("iteration", iteration or 0)
+        iteration = None if iteration is None else iteration_number("iteration", iteration)
         self.spec = spec
         self.membership = membership
         self.learnt_iterations = 0
         self.gain = GainEstimator(spec.averaging_window)
         self.durations = self._duration_estimator(solver)
         self._solver = solver
-        self._workers = max(membership.live_workers, 1)  # the last number of workers, but for 0
+        self._sampled_workers: int | None = None  # how many were alive at the last sample
         self._iteration = iteration or 0
         self._idle_at = iteration
         self._time_offset = 0
@@ -91,10 +90,11 @@ class Job:
     def begin(self, membership: Membership, iteration: int | None = None) -> Decision:
         """Attach a parameter server that begins an iteration with idle workers, or goes on in the middle (None).
 
+        Where it goes on in the middle, the newest decision stays as it was made, even if fewer workers are left.
         A job that was further goes back: it forgets what it decided and was told from there on, but not what it has
         learnt; at 0, where another training begins, all but what it has learnt about durations.
         """
-        require_iteration("iteration", iteration or 0)
+        iteration = None if iteration is None else iteration_number("iteration", iteration)
         self._set_membership(membership)
         if iteration is None:
             return self.decision()
@@ -105,11 +105,12 @@ class Job:
 
     def _forget_from(self, iteration: int) -> None:
         self._time_offset += max(self._iteration - iteration, 0)  # samples do not get younger
+        then = self._decisions.get(iteration)
         self._decisions = {i: decision for i, decision in self._decisions.items() if i < iteration}
         self.gain.forget_from(iteration)
         while self._last is not None and self._last.iteration >= iteration:
             self._last, self._before_last = self._before_last, None
-            self._loss = None if self._last is None else self._last.loss
+            self._loss = None if then is None else then.estimates.loss
         if iteration == 0:
             self.gain = GainEstimator(self.spec.averaging_window)
             self._first_loss = self._loss = None
@@ -128,7 +129,10 @@ class Job:
         for arrivals in report.arrivals:
             self._begin_idle(arrivals.iteration)
             self._add(self._log.arrive(arrivals, self.durations.workers))
-            (self._missing.add if arrivals.workers is None else self._missing.discard)(Input.WORKER_NUMBERS)
+            if arrivals.workers is None:
+                self._missing.add(Input.WORKER_NUMBERS)
+            else:
+                self._missing.discard(Input.WORKER_NUMBERS)
         news = summary is not None and summary.iteration >= self._iteration
         if summary is not None and news:
             self._end(summary)
@@ -160,20 +164,23 @@ class Job:
         """How old the job is, in iterations: unlike their number it never goes back."""
         return self._iteration + self._time_offset
 
-    def _add(self, samples: Iterable[Sample]) -> None:
+    def _add(self, samples: list[Sample]) -> None:
+        if samples:
+            self._discount()
         for sample in samples:
             if sample.h <= self.durations.workers:
-                time = sample.iteration + self._time_offset
-                self.durations.add(sample.h, sample.first, sample.seconds, time)
+                self.durations.add(sample.h, sample.first, sample.seconds, sample.iteration + self._time_offset)
+
+    def _discount(self) -> None:
+        """Keep what was learnt with another number of workers, but the less the more workers have come or gone."""
+        before, now = self._sampled_workers, self.membership.live_workers
+        if before is not None and now not in (0, before):
+            self.durations.discount(before / abs(now - before), self._time())
+        self._sampled_workers = now or before
 
     def _set_membership(self, membership: Membership) -> None:
-        """Keep what was learnt with another number of workers, but the less the more has changed."""
         self.membership = membership
-        before, now = self._workers, membership.live_workers
-        if now not in (0, before):
-            self.durations.grow(now)
-            self.durations.discount(before / abs(now - before), self._time())
-            self._workers = now
+        self.durations.grow(membership.live_workers)
 
     def _duration_estimator(self, solver: Solver) -> DurationEstimator:
         spec, workers = self.spec, max(self.membership.live_workers, 1)
@@ -198,22 +205,22 @@ class Job:
     def _decide(self) -> Decision:
         seen = self._observe()
         try:
-            choice = self.spec.policy.choose(seen)
+            return self._remember(seen, self.spec.policy.choose(seen))
         except Exception as error:
             # A policy may be anybody's. What was reported is learnt already, so that a retry must find a decision.
             explanation = f"the policy failed ({error!r}): all {seen.workers} workers"
             self._remember(seen, Choice(seen.workers, Reason.ALL_WORKERS, explanation))
             raise
-        return self._remember(seen, choice)
 
     def _remember(self, seen: Observation, choice: Choice) -> Decision:
-        k = self.spec.bound(choice.k, seen.workers)
+        chosen = integer("the policy's k", choice.k, 1, seen.workers)
+        k = self.spec.bound(chosen, seen.workers)
         decision = Decision(
             iteration=self._iteration,
             k=k,
             reason=choice.reason,
             live_workers=self.membership.live_workers,
-            unbounded_k=None if choice.k == k else choice.k,
+            unbounded_k=None if chosen == k else chosen,
             deadline_seconds=choice.deadline_seconds,
             missing_inputs=self._missing_inputs(),
             estimates=Estimates(seen.gain, choice.gains, choice.durations, seen.loss, choice.explanation),
@@ -237,6 +244,7 @@ class Job:
         return {
             "version": STATE_VERSION,
             "learnt_iterations": self.learnt_iterations,
+            "workers": self._sampled_workers,
             "first_loss": self._first_loss,
             "loss": self._loss,
             "gain": self.gain.snapshot(),
@@ -249,6 +257,7 @@ class Job:
             _require_version(learnt)
             self._learn(learnt)
         self.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
+        self._last = self._before_last = None
         return self._decide()
 
     def _learn(self, learnt: dict[str, Any]) -> None:
@@ -258,7 +267,9 @@ class Job:
         durations.restore(learnt["durations"], self._time())
         learnt_iterations = plain.integer(learnt["learnt_iterations"])
         first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
+        workers = None if learnt["workers"] is None else plain.integer(learnt["workers"], 1, MAX_WORKERS)
         self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations
+        self._sampled_workers = workers
         self._first_loss, self._loss = first_loss, loss
 
     def snapshot(self) -> dict[str, Any]:
@@ -269,7 +280,6 @@ class Job:
             "membership": [self.membership.live_workers, self.membership.workers and list(self.membership.workers)],
             "iteration": self._iteration,
             "idle_at": self._idle_at,
-            "workers": self._workers,
             "time_offset": self._time_offset,
             "log": self._log.snapshot(),
             "ended": [ended and list(ended) for ended in (self._before_last, self._last)],
@@ -289,7 +299,6 @@ class Job:
             job._iteration = plain.integer(snapshot["iteration"])
             job._idle_at = plain.optional(plain.integer, snapshot["idle_at"])
             job._time_offset = plain.integer(snapshot["time_offset"])
-            job._workers = plain.integer(snapshot["workers"], 1, MAX_WORKERS)
             job._log.restore(snapshot["log"])
             job._before_last, job._last = (plain.optional(Ended.from_plain, ended) for ended in snapshot["ended"])
             job._missing = {Input[name] for name in snapshot["missing"]}

@@ -5,9 +5,10 @@ from enum import Enum
 from typing import Any
 
 from dbw_controller import plain
+from dbw_controller.errors import NotSupportedError
 from dbw_controller.estimators.durations import UnsampledDuration
 from dbw_controller.events import require
-from dbw_controller.policies import Dbw, Policy, create_policy, policy_name, policy_parameters
+from dbw_controller.policies import POLICIES, Dbw, Policy, create_policy, policy_name, policy_parameters
 
 
 class SyncMode(Enum):
@@ -31,6 +32,8 @@ class JobSpec:
     sync_mode: SyncMode = SyncMode.PUSH_WAIT
 
     def __post_init__(self) -> None:
+        is_policy = isinstance(self.policy, Policy) and not isinstance(self.policy, type)
+        require(is_policy, "spec.policy", self.policy, "a policy, such as Dbw()")
         require(self.k_min >= 1, "spec.k_min", self.k_min, "at least 1")
         if self.k_max is not None:
             require(self.k_max >= self.k_min, "spec.k_max", self.k_max, f"at least k_min, {self.k_min}")
@@ -60,6 +63,8 @@ class JobSpec:
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> "JobSpec":
         """The specification that plain data describe."""
+        if data["policy"] not in POLICIES:
+            raise NotSupportedError(f"the policy {data['policy']!r} is not registered here: add it to POLICIES first")
         return cls(
             policy=create_policy(data["policy"], data["parameters"]),
             k_min=plain.integer(data["k_min"]),

@@ -19,7 +19,7 @@ from dbw_controller.estimators.grid import (
     sampled_rows,
     set_row_samples,
 )
-from dbw_controller.events import MAX_SECONDS, MAX_WORKERS
+from dbw_controller.events import MAX_SECONDS, MAX_WORKERS, require
 
 # With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
@@ -65,9 +65,9 @@ class DurationEstimator:
     ) -> None:
         self._grid = empty_grid(workers)
         self._half_life = half_life
-        self._unsampled = unsampled
-        self._solver = solver
-        if solver is Solver.CVXPY:
+        self._unsampled = UnsampledDuration(unsampled)
+        self._solver = Solver(solver)
+        if self._solver is Solver.CVXPY:
             reference.require_cvxpy()
         self._since, self._exponent_then = 0.0, 0.0  # a sample of that time, in iterations, weighs 2^exponent
         self._estimate: Durations | None = None
@@ -85,8 +85,13 @@ class DurationEstimator:
 
     def add(self, h: int, first: int, seconds: Array, time: float) -> None:
         """Add samples t_{h,first}, t_{h,first+1}, … of an iteration; `time` counts iterations and gives them weight."""
-        add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
-        self._estimate = None
+        seconds = np.ascontiguousarray(seconds, float)
+        last = first + len(seconds) - 1
+        fits = 1 <= h <= self.workers and first >= 1 and last <= self.workers
+        require(fits, "samples", f"t_{h},{first} … t_{h},{last}", f"of 1 to {self.workers} workers")
+        if len(seconds):
+            add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
+            self._estimate = None
 
     def discount(self, samples: float, time: float) -> None:
         """Let what was learnt about each pair (h, i) count for at most so many new samples."""
@@ -108,8 +113,10 @@ class DurationEstimator:
     def _reweigh(self, change: Callable[[Array], Array]) -> None:
         for row in sampled_rows(self._grid):
             weights, means = row_samples(self._grid, row)
-            set_row_samples(self._grid, row, change(weights), means)
-        self._estimate = None
+            changed = change(weights)
+            if not np.array_equal(changed, weights):
+                set_row_samples(self._grid, row, changed, means)
+                self._estimate = None
 
     def estimate(self) -> Durations:
         """T̂_k for all k, with its bounds."""
@@ -139,16 +146,14 @@ class DurationEstimator:
         return np.where(np.isnan(point), np.nan, np.fmax.accumulate(point))
 
     def snapshot(self, time: float) -> dict[str, Any]:
-        """All samples, as plain data; a sample of the given time would weigh between 1 and 2."""
-        exponent = self._exponent(time)
-        whole = math.floor(exponent)
+        """All samples, as plain data, and what a sample of the given time would weigh."""
         rows = sampled_rows(self._grid)
         samples = [row_samples(self._grid, row) for row in rows]
         return {
             "workers": self.workers,
-            "exponent": exponent - whole,
+            "exponent": self._exponent(time),
             "rows": [row + 1 for row in rows],
-            "weights": b"".join(plain.packed(_halved(weights, whole)) for weights, _ in samples),
+            "weights": b"".join(plain.packed(weights) for weights, _ in samples),
             "means": b"".join(plain.packed(means) for _, means in samples),
         }
 
@@ -158,7 +163,7 @@ class DurationEstimator:
         rows = [plain.integer(row, 1, workers) for row in state["rows"]]
         weights = plain.column(state["weights"], 2.0 ** (LARGEST_EXPONENT + 60)).reshape(len(rows), workers)
         means = plain.column(state["means"], MAX_SECONDS).reshape(len(rows), workers)
-        exponent = plain.real(state["exponent"], 0.0, 1.0)
+        exponent = plain.real(state["exponent"])
         if rows != sorted(set(rows)):
             raise ValueError("rows of durations are not in order")
         grid = empty_grid(max(workers, self.workers))

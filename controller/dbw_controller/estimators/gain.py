@@ -32,7 +32,9 @@ class Skipped(StrEnum):
 def gradient_variance(k: int, moments: GradientMoments) -> float | Skipped:
     """V̂⁺, the variance of one worker's gradient (e:sumvariancekt), pooled with that seen inside the workers."""
     mean, squares, variance = moments.mean_squared_norm, moments.sum_squared_norms, moments.variance
-    within, within_freedom = moments.within_worker_variance or 0.0, moments.degrees_of_freedom
+    within, within_freedom = moments.within_worker_variance, moments.degrees_of_freedom
+    if within is None:
+        within, within_freedom = 0.0, 0
     if not all(map(math.isfinite, (mean, squares or 0.0, variance or 0.0, within))):
         return Skipped.MOMENTS_NOT_FINITE
     between, freedom = 0.0, 0

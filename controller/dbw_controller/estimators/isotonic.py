@@ -340,7 +340,7 @@ def _reconcile(grid: Grid, queued: int) -> None:
 
     Every join brings the solution closer, but for rounding: a limit far above what is ever needed makes sure of an end.
     """
-    joins = 10 * grid.size * grid.size + 100
+    joins = 4 * queued + 1000
     while queued > 0:
         queued -= 1
         block = grid.queue[queued]

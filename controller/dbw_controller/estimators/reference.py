@@ -11,6 +11,8 @@ from dbw_controller.errors import NotSupportedError
 from dbw_controller.estimators.compiled import Array
 
 Cell = tuple[int, int]
+# What a cell weighs at least, relative to the heaviest one. Solvers lose sight of less; next to nothing it is anyway.
+LIGHTEST = 1e-6
 
 
 def order(cells: list[Cell]) -> list[tuple[int, int]]:
@@ -71,10 +73,10 @@ class Problem:
     def solve(self, weights: Array, means: Array) -> Array:
         """The values of the cells."""
         unit = means.max() or 1.0  # solvers' tolerances are made for numbers around 1
-        self._scale.value = np.sqrt(weights / weights.max())
+        self._scale.value = np.sqrt(np.maximum(weights / weights.max(), LIGHTEST))
         self._target.value = self._scale.value * means / unit
         self._problem.solve(solver=self._solver, **self._options)
-        if self._values.value is None:
+        if self._problem.status != "optimal":
             raise RuntimeError(f"{self._solver} did not solve the problem: {self._problem.status}")
         return np.asarray(self._values.value) * unit
 

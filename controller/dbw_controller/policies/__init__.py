@@ -29,6 +29,8 @@ def create_policy(name: str, parameters: Mapping[str, float] | None = None) -> P
     """Make the policy of this name. Parameters that are left out have the policy's own defaults."""
     require(name in POLICIES, "policy", name, f"one of {', '.join(POLICIES)}")
     kinds = {field.name: get_type_hints(POLICIES[name])[field.name] for field in _fields(POLICIES[name])}
+    for parameter, kind in kinds.items():
+        require(kind in (bool, int, float), f"the type of {name}.{parameter}", kind, "bool, int or float")
     values = {}
     for parameter, value in (parameters or {}).items():
         rule = f"one of {', '.join(kinds)}" if kinds else "left out: it has none"

@@ -1,7 +1,7 @@
 """What every policy is: an observation in, a choice with its reason out."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from dbw_controller.decision import Input, Reason
 from dbw_controller.estimators.compiled import Array
@@ -42,8 +42,9 @@ class Choice:
     deadline_seconds: float | None = None
 
 
+@runtime_checkable
 class Policy(Protocol):
-    """A rule that chooses k. Its parameters are the fields of a frozen dataclass."""
+    """A rule that chooses k. Its parameters are the fields of a frozen dataclass, of type bool, int or float."""
 
     inputs: ClassVar[frozenset[Input]]  # what it uses, so that a job can say what is missing
 

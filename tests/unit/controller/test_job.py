@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from dbw_controller.decision import Input, Reason
 from dbw_controller.errors import (
     DecisionNotFoundError,
     InvalidValueError,
+    NotSupportedError,
     StaleIterationError,
     StateDamagedError,
     StateFormatUnknownError,
@@ -23,7 +25,7 @@ from dbw_controller.errors import (
 from dbw_controller.estimators.durations import UnsampledDuration
 from dbw_controller.events import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS, STATE_VERSION, Job
-from dbw_controller.policies import AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
+from dbw_controller.policies import POLICIES, AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
 from dbw_controller.spec import JobSpec, SyncMode
 
 MOMENTS = GradientMoments(2.0, sum_squared_norms=12.0)
@@ -164,7 +166,7 @@ def test_membership_counts_from_the_next_decision_on() -> None:
 def test_what_was_learnt_stays_when_workers_come_and_go() -> None:
     job = trained_job()
     before = seconds(job)
-    for workers in (2, 0, 2, 6):
+    for workers in (2, 0, 2, 1, 6):
         job.report(Report(membership=Membership(workers)))
         assert seconds(job)[:4] == before
     job.report(Report(membership=Membership(4)))
@@ -183,6 +185,26 @@ def test_what_was_learnt_with_other_numbers_of_workers_counts_less(workers: int,
     job.report(Report(membership=Membership(workers)))  # repeating it does no harm
     job.report(full_report(20, times=(4.0, 4.0, 4.0, 4.0)))
     assert seconds(job)[3] == pytest.approx((counts_for * 1.0 + 4.0) / (counts_for + 1))
+
+
+def test_workers_that_leave_and_come_back_before_anything_is_learnt_change_nothing() -> None:
+    job = trained_job()
+    for workers in (0, 1, 2, 3, 4):
+        job.report(Report(membership=Membership(workers)))
+    other = trained_job()
+    for each in (job, other):
+        each.report(full_report(6))
+    assert seconds(job) == seconds(other)
+
+
+def test_what_was_adopted_counts_for_less_where_there_are_other_numbers_of_workers() -> None:
+    teacher = new_job(policy=Static(4))
+    for iteration in range(20):
+        teacher.report(full_report(iteration, times=(1.0, 1.0, 1.0, 1.0)))
+    job = new_job(workers=8, policy=Static(4))
+    job.adopt(teacher.learnt())
+    job.report(full_report(0, times=(4.0, 4.0, 4.0, 4.0), previous_k=4))
+    assert seconds(job)[3] == pytest.approx((1.0 + 4.0) / 2)
 
 
 def test_arrivals_of_workers_that_the_same_report_tells_of_count_and_count_once() -> None:
@@ -249,7 +271,7 @@ def test_going_back_forgets_the_losses_from_there_on() -> None:
     job.begin(Membership(4), iteration=5)
     assert job.loss == 1.6
     job.begin(Membership(4), iteration=2)
-    assert job.loss is None
+    assert job.loss == 1.9  # what the decision for iteration 2 was based on
 
 
 def test_another_training_keeps_only_durations() -> None:
@@ -362,29 +384,67 @@ def test_what_was_learnt_can_be_adopted_by_another_job() -> None:
     assert job.membership == Membership(4)
 
 
-class Broken:
-    """A policy that fails after the first iteration."""
+@dataclass(frozen=True)
+class NumpyPolicy:
+    """A policy that computes with NumPy."""
 
     inputs: ClassVar[frozenset[Input]] = frozenset()
 
     def choose(self, seen: Observation) -> Choice:
-        if seen.iteration:
-            raise RuntimeError("out of ideas")
-        return Choice(1, Reason.CUSTOM, "one will do")
+        k: Any = np.argmax([0, seen.workers]) + 1
+        return Choice(k, Reason.CUSTOM, "two")
 
 
-def test_a_policy_that_fails_does_not_break_the_job() -> None:
-    job = new_job(policy=Broken(), k_max=3)
-    with pytest.raises(RuntimeError, match="out of ideas"):
+@dataclass(frozen=True)
+class Broken:
+    """A policy that fails after the first iteration."""
+
+    answer: Any
+
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, seen: Observation) -> Any:
+        if seen.iteration == 0:
+            return Choice(1, Reason.CUSTOM, "one will do")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return None if self.answer is None else Choice(self.answer, Reason.CUSTOM, "no such k")
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("out of ideas"), None, 0, 5, 2.5, math.nan])
+def test_a_policy_that_fails_does_not_break_the_job(answer: Any) -> None:
+    job = new_job(policy=Broken(answer), k_max=3)
+    with pytest.raises((RuntimeError, AttributeError, InvalidValueError)):
         job.report(full_report(0, k=1))
     retried = job.report(full_report(0, k=1))
     assert retried is job.decision(1)
-    assert (retried.k, retried.estimates.explanation) == (
-        3,
-        "the policy failed (RuntimeError('out of ideas')): all 4 workers",
-    )
+    assert retried.k == 3
+    assert "the policy failed" in retried.estimates.explanation
     with pytest.raises(InvalidValueError, match="registered"):
         job.snapshot()
+
+
+def test_numbers_may_be_of_numpys_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    number: Any = np.float32(1.5)
+    count: Any = np.int16(2)
+    job = Job(JobSpec(policy=NumpyPolicy()), Membership(count + 2), count)
+    moments = GradientMoments(number, sum_squared_norms=8 * number)
+    told = IterationSummary(count, count, number, loss=number, learning_rate=number, moments=moments)
+    job.report(Report([Arrivals(count, np.array([1, 2, 3, 4]))], told))
+    monkeypatch.setitem(POLICIES, "numpy", NumpyPolicy)
+    state = job.snapshot()
+    assert Job.restore(state).snapshot() == state
+    monkeypatch.delitem(POLICIES, "numpy")
+    with pytest.raises(NotSupportedError, match="'numpy' is not registered"):
+        Job.restore(state)
+
+
+def test_a_loss_of_another_job_does_not_look_like_growth() -> None:
+    teacher = trained_job()
+    teacher.report(full_report(6, loss=9.0))
+    job = trained_job(policy=BlindDbw())
+    job.adopt(teacher.learnt())
+    assert job.decision().reason is Reason.BEST_RATE
 
 
 @pytest.mark.parametrize(
@@ -411,7 +471,8 @@ Change = Callable[[dict[str, Any]], object]
         (lambda s: s.update(version="one"), StateFormatUnknownError),
         (lambda s: s.pop("version"), StateDamagedError),
         (lambda s: s.pop("log"), StateDamagedError),
-        (lambda s: s["spec"].update(policy="magic"), StateDamagedError),
+        (lambda s: s["spec"].update(policy="magic"), NotSupportedError),
+        (lambda s: s["spec"].update(parameters={"loss_increase_factor": 0}), StateDamagedError),
         (lambda s: s["learnt"]["durations"].update(weights=b"123"), StateDamagedError),
         (lambda s: s["learnt"].update(gain=None), StateDamagedError),
         (lambda s: s.update(decisions=[]), StateDamagedError),
@@ -450,6 +511,11 @@ def test_a_damaged_state_is_not_adopted(change: Change) -> None:
         (lambda: summary(0, k=0), "summary.k"),
         (lambda: summary(0, duration_seconds=math.inf), "summary.duration_seconds"),
         (lambda: summary(0, previous_k=0), "summary.previous_k"),
+        (lambda: summary(0, previous_k=2.5), "summary.previous_k"),
+        (lambda: summary(0, loss="low"), "summary.loss"),
+        (lambda: GradientMoments(1.0, degrees_of_freedom=-1), "summary.moments.degrees_of_freedom"),
+        (lambda: new_job(policy="dbw"), "spec.policy"),
+        (lambda: new_job(policy=Dbw), "spec.policy"),
         (lambda: JobSpec(k_min=0), "spec.k_min"),
         (lambda: JobSpec(k_min=3, k_max=2), "spec.k_max"),
         (lambda: JobSpec(averaging_window=0), "spec.estimation.averaging_window"),

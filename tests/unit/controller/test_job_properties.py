@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbw_controller.errors import JobError, StateDamagedError, StateFormatUnknownError
+from dbw_controller.errors import JobError, NotSupportedError, StateDamagedError, StateFormatUnknownError
 from dbw_controller.estimators.durations import UnsampledDuration
 from dbw_controller.events import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.job import Job
@@ -19,7 +19,7 @@ MOST_WORKERS = 6
 
 numbers = st.none() | st.floats()
 times = st.floats(0, 1e12) | st.just(0.0)
-iterations = st.integers(0, 12) | st.integers(0, 2**63 - 1)
+iterations = st.integers(0, 12) | st.integers(0, 2**62)
 memberships = st.integers(0, MOST_WORKERS).map(Membership)
 
 
@@ -143,6 +143,9 @@ def test_a_state_with_nonsense_in_it_is_refused_or_does_no_harm(path: tuple[Any,
     try:
         job = Job.restore(changed(SNAPSHOT, path, value))
     except (StateDamagedError, StateFormatUnknownError):
+        return
+    except NotSupportedError:
+        assert path == ("spec", "policy")
         return
     iteration = job.iteration
     decision = job.report(Report([Arrivals(iteration, np.array([1.0, 2.0]))], IterationSummary(iteration, 2, 2.0, 1.0)))

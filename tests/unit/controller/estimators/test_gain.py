@@ -52,6 +52,11 @@ def test_variances_between_and_within_workers_are_pooled_by_what_they_are_worth(
     assert gradient_variance(4, moments) == pytest.approx((4 / 3 * 3 + 3.0 * 5) / 8)
 
 
+def test_degrees_of_freedom_of_no_variance_count_nothing() -> None:
+    moments = GradientMoments(2.0, sum_squared_norms=12.0, degrees_of_freedom=100)
+    assert gradient_variance(4, moments) == pytest.approx(4 / 3)
+
+
 def test_equal_gradients_have_no_variance_though_rounding_says_less_than_none() -> None:
     assert gradient_variance(4, GradientMoments(2.0, sum_squared_norms=8.0 - 1e-6)) == 0.0
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -104,6 +105,16 @@ def test_every_choice_is_within_bounds_and_says_why(policy: Policy, data: st.Dat
 @pytest.mark.parametrize("policy", ALL, ids=policy_name)
 def test_a_policy_can_be_made_again_from_its_name_and_parameters(policy: Policy) -> None:
     assert create_policy(policy_name(policy), policy_parameters(policy)) == policy
+
+
+def test_parameters_of_other_types_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Named(Sync):
+        name: str = "x"
+
+    monkeypatch.setitem(POLICIES, "named", Named)
+    with pytest.raises(InvalidValueError, match="bool, int or float"):
+        create_policy("named")
 
 
 def test_parameters_have_their_defaults() -> None:
