@@ -1,6 +1,5 @@
 """What a parameter server reports. Times are seconds since the iteration's parameters were published."""
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,47 +12,14 @@ import numpy.typing as npt
 
 from dbw_controller.errors import InvalidValueError
 from dbw_controller.estimators.compiled import COMPILED, Array
+from dbw_controller.validation import convert, integer, real, require
 
 # The duration estimate needs 64 bytes for each pair (h, i) that may be sampled, and without numba a multiple of that.
 MAX_WORKERS = 10_000 if COMPILED else 1_000
 # Iterations are counted in 64 bits, and never get there.
 MAX_ITERATION = 2**62
-# Thirty thousand years: times are in another unit, and their sums of squares would overflow.
+# Thirty thousand years: a longer time is in another unit, and sums of times and weights must not overflow.
 MAX_SECONDS = 1e12
-
-
-def require(condition: bool, field: str, value: object, rule: str) -> None:
-    """Refuse a value that is not allowed."""
-    if not condition:
-        raise InvalidValueError(field, value, rule)
-
-
-def integer(field: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401
-    """An integer of any type, NumPy's included, as Python's own."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidValueError(field, value, "an integer") from None
-    require(least <= number <= most, field, number, f"between {least} and {most}")
-    return number
-
-
-def real(field: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401
-    """A number of any type, NumPy's included, as Python's own. It may be NaN where there are no bounds."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidValueError(field, value, "a number") from None
-    bounded = least > -math.inf or most < math.inf
-    require(not bounded or least <= number <= most, field, number, f"between {least:g} and {most:g}")
-    return number
-
-
-def _convert(event: object, prefix: str, kinds: dict[str, Callable[[str, Any], object]]) -> None:
-    """Convert the fields of an event that are set."""
-    for name, kind in kinds.items():
-        if (value := getattr(event, name)) is not None:
-            object.__setattr__(event, name, kind(f"{prefix}.{name}", value))
 
 
 iteration_number = partial(integer, least=0, most=MAX_ITERATION)
@@ -72,7 +38,7 @@ class Arrivals:
     workers: npt.NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        _convert(self, "arrivals", {"iteration": iteration_number, "preceding": partial(integer, least=0, most=2**32)})
+        convert(self, "arrivals", {"iteration": iteration_number, "preceding": partial(integer, least=0, most=2**32)})
         seconds = np.array(self.seconds, float)  # a copy: the caller's may change, and these may have to wait
         require(seconds.ndim == 1, "arrivals.seconds", self.seconds, "a list of numbers")
         fine = (seconds >= 0) & (seconds <= MAX_SECONDS)
@@ -94,7 +60,7 @@ class Membership:
     workers: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        _convert(self, "membership", {"live_workers": worker_count})
+        convert(self, "membership", {"live_workers": worker_count})
         if self.workers is not None:
             numbers = tuple(map(operator.index, self.workers))
             require(
@@ -119,7 +85,7 @@ class GradientMoments:
     def __post_init__(self) -> None:
         names = ("mean_squared_norm", "sum_squared_norms", "variance", "within_worker_variance")
         count = partial(integer, least=0, most=2**32)
-        _convert(self, "summary.moments", {**dict.fromkeys(names, real), "degrees_of_freedom": count})
+        convert(self, "summary.moments", {**dict.fromkeys(names, real), "degrees_of_freedom": count})
 
 
 class EndCause(Enum):
@@ -158,7 +124,7 @@ class IterationSummary:
             "published_seconds": real,
             "lost_gradients": worker_count,
         }
-        _convert(self, "summary", kinds)
+        convert(self, "summary", kinds)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from dbw_controller.decision import Decision, Estimates, Input, Reason
 from dbw_controller.errors import DecisionNotFoundError, StaleIterationError, StateFormatUnknownError, damaged_state
 from dbw_controller.estimators.durations import DurationEstimator, Solver
 from dbw_controller.estimators.gain import GainEstimator
-from dbw_controller.events import MAX_WORKERS, IterationSummary, Membership, Report, integer, iteration_number
+from dbw_controller.events import MAX_WORKERS, IterationSummary, Membership, Report, iteration_number
 from dbw_controller.policies import Choice, Observation
 from dbw_controller.spec import JobSpec, SyncMode
+from dbw_controller.validation import integer
 
 # The format of snapshots and of what was learnt. A job reads all formats up to its own.
 STATE_VERSION = 1
@@ -57,7 +58,7 @@ class Job:
         self._solver = solver
         self._sampled_workers: int | None = None  # how many were alive at the last sample
         self._iteration = iteration or 0
-        self._idle_at = iteration
+        self._idle_at = iteration  # the iteration at whose beginning all workers are idle
         self._time_offset = 0
         self._log = ArrivalLog()
         self._log.begin(self._iteration)
@@ -133,14 +134,14 @@ class Job:
                 self._missing.add(Input.WORKER_NUMBERS)
             else:
                 self._missing.discard(Input.WORKER_NUMBERS)
-        news = summary is not None and summary.iteration >= self._iteration
-        if summary is not None and news:
+        new = summary is not None and summary.iteration >= self._iteration
+        if summary is not None and new:
             self._end(summary)
         if report.membership is not None:
             self._set_membership(report.membership)
-        if news:
-            return self._decide()
-        return None if summary is None else self.decision()
+        if summary is None:
+            return None
+        return self._decide() if new else self.decision()
 
     def _begin_idle(self, iteration: int) -> None:
         """Where all workers were idle at the beginning, that is as if all had been waited for."""

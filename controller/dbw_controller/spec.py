@@ -7,8 +7,8 @@ from typing import Any
 from dbw_controller import plain
 from dbw_controller.errors import NotSupportedError
 from dbw_controller.estimators.durations import UnsampledDuration
-from dbw_controller.events import require
 from dbw_controller.policies import POLICIES, Dbw, Policy, create_policy, policy_name, policy_parameters
+from dbw_controller.validation import require
 
 
 class SyncMode(Enum):

@@ -19,7 +19,8 @@ from dbw_controller.estimators.grid import (
     sampled_rows,
     set_row_samples,
 )
-from dbw_controller.events import MAX_SECONDS, MAX_WORKERS, require
+from dbw_controller.events import MAX_SECONDS, MAX_WORKERS
+from dbw_controller.validation import require
 
 # With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was

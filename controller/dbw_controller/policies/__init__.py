@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, get_type_hints
 
-from dbw_controller.events import require
 from dbw_controller.policies.adasync import AdaSync
 from dbw_controller.policies.blind_dbw import BlindDbw
 from dbw_controller.policies.dbw import Dbw
 from dbw_controller.policies.policy import Choice, Observation, Policy
 from dbw_controller.policies.static import Static
 from dbw_controller.policies.sync import Sync
+from dbw_controller.validation import require
 
 __all__ = ["POLICIES", "AdaSync", "BlindDbw", "Choice", "Dbw", "Observation", "Policy", "Static", "Sync"]
 __all__ += ["create_policy", "policy_name", "policy_parameters"]

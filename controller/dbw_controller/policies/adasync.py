@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dbw_controller.decision import Input, Reason
-from dbw_controller.events import MAX_WORKERS, require
+from dbw_controller.events import MAX_WORKERS
 from dbw_controller.policies.policy import Choice, Observation
+from dbw_controller.validation import require
 
 
 @dataclass(frozen=True)

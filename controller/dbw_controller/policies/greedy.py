@@ -4,8 +4,8 @@ import numpy as np
 
 from dbw_controller.decision import Reason
 from dbw_controller.estimators.compiled import Array
-from dbw_controller.events import require
 from dbw_controller.policies.policy import Choice, Observation
+from dbw_controller.validation import require
 
 
 def first_choice(seen: Observation) -> Choice:

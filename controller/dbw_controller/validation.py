@@ -1,0 +1,42 @@
+"""Refusal of values that are not allowed, where they come in."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from dbw_controller.errors import InvalidValueError
+
+
+def require(condition: bool, field: str, value: object, rule: str) -> None:
+    """Refuse a value that is not allowed."""
+    if not condition:
+        raise InvalidValueError(field, value, rule)
+
+
+def integer(field: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401
+    """An integer of any type, NumPy's included, as Python's own."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidValueError(field, value, "an integer") from None
+    require(least <= number <= most, field, number, f"between {least} and {most}")
+    return number
+
+
+def real(field: str, value: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401
+    """A number of any type, NumPy's included, as Python's own. It may be NaN where there are no bounds."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidValueError(field, value, "a number") from None
+    bounded = least > -math.inf or most < math.inf
+    require(not bounded or least <= number <= most, field, number, f"between {least:g} and {most:g}")
+    return number
+
+
+def convert(event: object, prefix: str, kinds: dict[str, Callable[[str, Any], object]]) -> None:
+    """Convert those fields of a frozen dataclass that are set."""
+    for name, kind in kinds.items():
+        if (value := getattr(event, name)) is not None:
+            object.__setattr__(event, name, kind(f"{prefix}.{name}", value))
