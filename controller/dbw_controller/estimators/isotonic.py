@@ -32,8 +32,7 @@ WORTH_REPAIRING = 4
 def _mean(grid: Grid, region: int) -> tuple[float, bool]:
     """The mean of a region's samples, and whether a cell is so light that it hardly contributes."""
     weight, mean, stop, below = grid.weight, grid.mean, grid.stop, grid.below
-    total = 0.0
-    total_weight = 0.0
+    total = total_weight = 0.0
     lightest = math.inf
     segment = region
     while segment >= 0:
@@ -113,8 +112,7 @@ def _staircase(grid: Grid, region: int, threshold: float, below_it: bool) -> int
         segment = grid.below[segment]
         count += 1
 
-    least = 0.0
-    column = -1
+    least, column = 0.0, -1
     for s in range(above_begin, above_end + 1):
         if best[above_room + s] < least:
             least = best[above_room + s]
@@ -133,8 +131,7 @@ def _staircase(grid: Grid, region: int, threshold: float, below_it: bool) -> int
 def _cut(grid: Grid, count: int) -> tuple[int, int]:
     """Cut a region along the staircase that was found, into a lower and an upper one; (−1, −1) if that was rounding."""
     weight, mean, stop, below, chain, cut = grid.weight, grid.mean, grid.stop, grid.below, grid.chain, grid.cut
-    lower = upper = 0.0
-    lower_weight = upper_weight = 0.0
+    lower = upper = lower_weight = upper_weight = 0.0
     for i in range(count):
         for cell in range(chain[i], cut[i]):
             lower += weight[cell] * mean[cell]
@@ -304,8 +301,7 @@ def _join(grid: Grid, one: int, other: int) -> int:
             bottom = max(bottom, right)
         # Whole blocks only.
         grown = False
-        row = top
-        final = bottom
+        row, final = top, bottom
         while True:
             segment = grid.segment[row * size + first[row]] if first[row] < last[row] else (row + 1) * size
             while segment < row * size + last[row]:

@@ -17,42 +17,14 @@ from dbw_controller.decision import Input, Reason
 from dbw_controller.errors import (
     DecisionNotFoundError,
     InvalidValueError,
-    NotSupportedError,
     StaleIterationError,
-    StateDamagedError,
-    StateFormatUnknownError,
 )
 from dbw_controller.estimators.durations import UnsampledDuration
-from dbw_controller.events import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
-from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS, STATE_VERSION, Job
-from dbw_controller.policies import POLICIES, AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
+from dbw_controller.events import Arrivals, EndCause, GradientMoments, Membership, Report
+from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS
+from dbw_controller.policies import AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
 from dbw_controller.spec import JobSpec, SyncMode
-
-MOMENTS = GradientMoments(2.0, sum_squared_norms=12.0)
-
-
-def summary(iteration: int, k: int = 4, **fields: Any) -> IterationSummary:
-    return IterationSummary(iteration, k, **{"duration_seconds": 1.0, "loss": 1.0, "learning_rate": 0.1, **fields})
-
-
-def full_report(iteration: int, k: int = 4, times: tuple[float, ...] = (1.0, 1.1, 1.2, 3.0), **fields: Any) -> Report:
-    arrivals = Arrivals(iteration, np.array(times), workers=np.arange(len(times)))
-    return Report([arrivals], summary(iteration, k, **{"moments": MOMENTS, **fields}))
-
-
-def new_job(workers: int = 4, iteration: int | None = 0, **spec: Any) -> Job:
-    return Job(JobSpec(**spec), Membership(workers), iteration)
-
-
-def trained_job(iterations: int = 6, **spec: Any) -> Job:
-    job = new_job(**spec)
-    for iteration in range(iterations):
-        job.report(full_report(iteration, job.decision().k, loss=2.0 - 0.1 * iteration))
-    return job
-
-
-def seconds(job: Job) -> list[float]:
-    return [float(x) for x in job.durations.estimate().seconds]
+from tests.jobs import MOMENTS, full_report, new_job, seconds, summary, trained_job
 
 
 def test_the_first_decision_is_there_at_once() -> None:
@@ -125,14 +97,6 @@ def test_a_job_that_begins_in_the_middle_knows_nothing_of_what_was_before() -> N
     assert not any(map(math.isnan, seconds(job)))
 
 
-def test_workers_may_join_before_the_first_iteration() -> None:
-    job = new_job(workers=0)
-    assert (job.decision().k, job.decision().live_workers) == (1, 0)
-    job.report(Report(membership=Membership(4)))
-    job.report(full_report(0))
-    assert seconds(job)[-1] == 3.0
-
-
 def test_arrivals_may_be_reported_in_parts_before_and_after_the_summary() -> None:
     at_once, in_parts = new_job(policy=Static(2)), new_job(policy=Static(2))
     at_once.report(full_report(0, k=2))
@@ -149,80 +113,6 @@ def test_times_may_be_changed_by_the_caller_afterwards() -> None:
     job = new_job()
     job.report(report)
     assert seconds(job)[-1] == 1.0
-
-
-def test_membership_counts_from_the_next_decision_on() -> None:
-    job = trained_job(policy=Sync())
-    assert job.report(Report(membership=Membership(3))) is None
-    assert job.decision().k == 4
-    decision = job.report(full_report(6, k=3))
-    assert decision is not None
-    assert (decision.k, decision.live_workers) == (3, 3)
-    decision = job.report(Report(summary=summary(7), membership=Membership(6)))
-    assert decision is not None
-    assert decision.k == 6
-
-
-def test_what_was_learnt_stays_when_workers_come_and_go() -> None:
-    job = trained_job()
-    before = seconds(job)
-    for workers in (2, 0, 2, 1, 6):
-        job.report(Report(membership=Membership(workers)))
-        assert seconds(job)[:4] == before
-    job.report(Report(membership=Membership(4)))
-    decision = job.report(full_report(6))
-    assert decision is not None
-    assert decision.estimates.durations is not None
-    assert len(decision.estimates.durations.seconds) == 4
-
-
-@pytest.mark.parametrize(("workers", "counts_for"), [(4, 20), (5, 4), (3, 4), (8, 1), (2, 2), (0, 20)])
-def test_what_was_learnt_with_other_numbers_of_workers_counts_less(workers: int, counts_for: int) -> None:
-    job = new_job(policy=Static(4))
-    for iteration in range(20):
-        job.report(full_report(iteration, times=(1.0, 1.0, 1.0, 1.0)))
-    job.report(Report(membership=Membership(workers)))
-    job.report(Report(membership=Membership(workers)))  # repeating it does no harm
-    job.report(full_report(20, times=(4.0, 4.0, 4.0, 4.0)))
-    assert seconds(job)[3] == pytest.approx((counts_for * 1.0 + 4.0) / (counts_for + 1))
-
-
-def test_workers_that_leave_and_come_back_before_anything_is_learnt_change_nothing() -> None:
-    job = trained_job()
-    for workers in (0, 1, 2, 3, 4):
-        job.report(Report(membership=Membership(workers)))
-    other = trained_job()
-    for each in (job, other):
-        each.report(full_report(6))
-    assert seconds(job) == seconds(other)
-
-
-def test_what_was_adopted_counts_for_less_where_there_are_other_numbers_of_workers() -> None:
-    teacher = new_job(policy=Static(4))
-    for iteration in range(20):
-        teacher.report(full_report(iteration, times=(1.0, 1.0, 1.0, 1.0)))
-    job = new_job(workers=8, policy=Static(4))
-    job.adopt(teacher.learnt())
-    job.report(full_report(0, times=(4.0, 4.0, 4.0, 4.0), previous_k=4))
-    assert seconds(job)[3] == pytest.approx((1.0 + 4.0) / 2)
-
-
-def test_arrivals_of_workers_that_the_same_report_tells_of_count_and_count_once() -> None:
-    job = new_job(policy=Static(4))
-    times = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
-    report = Report([Arrivals(0, times)], summary(0), Membership(6))
-    job.report(report)
-    before = job.snapshot()
-    assert job.durations.estimate().longest[-1] == 6.0
-    job.report(report)
-    assert job.snapshot() == before
-
-
-def test_without_workers_k_is_1() -> None:
-    job = trained_job()
-    decision = job.report(Report(summary=summary(6), membership=Membership(0)))
-    assert decision is not None
-    assert (decision.k, decision.live_workers) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -351,50 +241,6 @@ def test_late_arrivals_that_never_come_are_missed(mode: SyncMode, missing: set[I
     assert job.decision().missing_inputs == set()
 
 
-def test_a_snapshot_holds_the_whole_job() -> None:
-    job = trained_job(30, sample_half_life=8.0)
-    job.report(Report([Arrivals(35, np.array([1.0]))]))  # waits for what was before it
-    copy = Job.restore(job.snapshot())
-    assert copy.snapshot() == job.snapshot()
-    for iteration in range(30, 40):
-        report = full_report(iteration, job.decision().k, loss=1.0 + iteration % 3)
-        mine, other = job.report(report), copy.report(report)
-        assert mine is not None
-        assert other is not None
-        assert (mine.k, mine.reason, mine.missing_inputs) == (other.k, other.reason, other.missing_inputs)
-    assert seconds(copy) == pytest.approx(seconds(job), rel=1e-12)
-
-
-def test_a_restored_job_gives_the_decisions_it_gave() -> None:
-    job = trained_job()
-    copy = Job.restore(job.snapshot())
-    for iteration in range(7):
-        assert copy.decision(iteration).as_plain() == job.decision(iteration).as_plain()
-    repeated = copy.report(full_report(5))
-    assert repeated is copy.decision(6)
-
-
-def test_what_was_learnt_can_be_adopted_by_another_job() -> None:
-    teacher = trained_job()
-    job = Job(JobSpec(policy=BlindDbw()), Membership(4), iteration=100)
-    decision = job.adopt(teacher.learnt())
-    assert (decision.iteration, decision.reason) == (100, Reason.BEST_RATE)
-    assert seconds(job) == seconds(teacher)
-    assert (job.learnt_iterations, job.loss) == (6, teacher.loss)
-    assert job.membership == Membership(4)
-
-
-@dataclass(frozen=True)
-class NumpyPolicy:
-    """A policy that computes with NumPy."""
-
-    inputs: ClassVar[frozenset[Input]] = frozenset()
-
-    def choose(self, seen: Observation) -> Choice:
-        k: Any = np.argmax([0, seen.workers]) + 1
-        return Choice(k, Reason.CUSTOM, "two")
-
-
 @dataclass(frozen=True)
 class Broken:
     """A policy that fails after the first iteration."""
@@ -424,29 +270,6 @@ def test_a_policy_that_fails_does_not_break_the_job(answer: Any) -> None:
         job.snapshot()
 
 
-def test_numbers_may_be_of_numpys_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    number: Any = np.float32(1.5)
-    count: Any = np.int16(2)
-    job = Job(JobSpec(policy=NumpyPolicy()), Membership(count + 2), count)
-    moments = GradientMoments(number, sum_squared_norms=8 * number)
-    told = IterationSummary(count, count, number, loss=number, learning_rate=number, moments=moments)
-    job.report(Report([Arrivals(count, np.array([1, 2, 3, 4]))], told))
-    monkeypatch.setitem(POLICIES, "numpy", NumpyPolicy)
-    state = job.snapshot()
-    assert Job.restore(state).snapshot() == state
-    monkeypatch.delitem(POLICIES, "numpy")
-    with pytest.raises(NotSupportedError, match="'numpy' is not registered"):
-        Job.restore(state)
-
-
-def test_a_loss_of_another_job_does_not_look_like_growth() -> None:
-    teacher = trained_job()
-    teacher.report(full_report(6, loss=9.0))
-    job = trained_job(policy=BlindDbw())
-    job.adopt(teacher.learnt())
-    assert job.decision().reason is Reason.BEST_RATE
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs", "prefix"),
     [
@@ -459,40 +282,6 @@ def test_a_loss_of_another_job_does_not_look_like_growth() -> None:
 )
 def test_names_are_those_of_the_contract(ours: type[Enum], theirs: Any, prefix: str) -> None:
     assert {f"{prefix}{item.name}" for item in ours} == set(theirs.keys()) - {f"{prefix}UNSPECIFIED"}
-
-
-Change = Callable[[dict[str, Any]], object]
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda s: s.update(version=STATE_VERSION + 1), StateFormatUnknownError),
-        (lambda s: s.update(version="one"), StateFormatUnknownError),
-        (lambda s: s.pop("version"), StateDamagedError),
-        (lambda s: s.pop("log"), StateDamagedError),
-        (lambda s: s["spec"].update(policy="magic"), NotSupportedError),
-        (lambda s: s["spec"].update(parameters={"loss_increase_factor": 0}), StateDamagedError),
-        (lambda s: s["learnt"]["durations"].update(weights=b"123"), StateDamagedError),
-        (lambda s: s["learnt"].update(gain=None), StateDamagedError),
-        (lambda s: s.update(decisions=[]), StateDamagedError),
-    ],
-)
-def test_a_damaged_snapshot_is_refused(change: Change, error: type[Exception]) -> None:
-    state = trained_job().snapshot()
-    change(state)
-    with pytest.raises(error):
-        Job.restore(state)
-
-
-@pytest.mark.parametrize("change", [lambda s: s.update(version=99), lambda s: s["durations"].update(rows=[77])])
-def test_a_damaged_state_is_not_adopted(change: Change) -> None:
-    job = trained_job()
-    before, state = job.snapshot(), job.learnt()
-    change(state)
-    with pytest.raises((StateDamagedError, StateFormatUnknownError)):
-        job.adopt(state)
-    assert job.snapshot() == before
 
 
 @pytest.mark.parametrize(
