@@ -43,7 +43,7 @@ class Job:
     """Chooses k for every iteration of one parameter server.
 
     `iteration` is the one that the parameter server is about to begin, with all workers idle; None if it is in the
-    middle of its training.
+    middle of its training. A job is for one thread at a time; other threads may run while it solves.
     """
 
     def __init__(

@@ -21,10 +21,10 @@ def integer(value: Any, least: int = 0, most: int = 2**64) -> int:  # noqa: ANN4
     return value
 
 
-def real(value: Any, least: float = -math.inf, most: float = math.inf) -> float:  # noqa: ANN401
+def real(value: Any) -> float:  # noqa: ANN401
     """A finite number."""
-    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-        raise ValueError(f"{value!r} is no finite number between {least} and {most}")
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no finite number")
     return float(value)
 
 

@@ -47,7 +47,7 @@ class Grid(NamedTuple):
 
 
 def empty_grid(size: int) -> Grid:
-    """Make a problem of n × n cells without samples. Memory is taken only for rows that have some."""
+    """Make a problem of n × n cells without samples. Arrays take memory only for rows that get some; lists do for all."""
     cells = size * size
     return Grid(
         size=size,
@@ -68,7 +68,7 @@ def empty_grid(size: int) -> Grid:
         regions=integers(cells),
         best=reals(cells + size),
         choice=integers(cells + size),
-        chain=integers(size + 1),
+        chain=integers(size),
         cut=integers(size),
         first=integers(size, size),
         last=integers(size),
