@@ -80,7 +80,8 @@ class ArrivalLog:
         if entry is None:
             return []
         fresh = _fresh(entry, arrivals.preceding, arrivals.seconds[: max(most - arrivals.preceding, 0)])
-        self._notice_late(entry)
+        if fresh:
+            self._notice_late(entry)
         if entry.previous_k is not None:
             return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
         if arrivals.iteration >= self._next:  # its summary may still tell

@@ -145,7 +145,7 @@ class Job:
 
     def _begin_idle(self, iteration: int) -> None:
         """Where all workers were idle at the beginning, that is as if all had been waited for."""
-        if iteration == self._idle_at and self.membership.live_workers > 0:
+        if iteration == self._idle_at == self._iteration and self.membership.live_workers > 0:
             self._add(self._log.learn_previous_k(iteration, self.membership.live_workers))
 
     def _end(self, summary: IterationSummary) -> None:

@@ -47,7 +47,7 @@ class Grid(NamedTuple):
 
 
 def empty_grid(size: int) -> Grid:
-    """Make a problem of n × n cells without samples. Arrays take memory only for rows that get some; lists do for all."""
+    """Make a problem of n × n cells without samples. Arrays take memory only for rows that get some."""
     cells = size * size
     return Grid(
         size=size,
