@@ -1,7 +1,8 @@
 """What the duration estimate costs for each decision, beside general solvers and beside solving everything anew.
 
 Every call adds the arrivals of one iteration, one from each worker, and solves e:quadratic_opt. All rows are sampled:
-the job has waited for every k some twenty times. The general solvers are those of cvxpy, with the problem built once
+the job has waited for every k twenty times or, where it is called young, once: then every sample still moves its mean
+a lot, and the solution changes most. The general solvers are those of cvxpy, with the problem built once
 and only its parameters changed; those whose results are off by more than 0.1 % do not count.
 """
 
@@ -32,7 +33,7 @@ from dbw_controller.spec import JobSpec
 SOLVERS = ("CLARABEL", "OSQP", "SCS")
 ACCURACY = 1e-3
 REPETITIONS, CALLS = 25, 7
-ITERATIONS_AT_EVERY_K = 20
+MATURE, YOUNG = 20, 1  # iterations at every k
 LARGE = 1000
 
 
@@ -43,10 +44,10 @@ def arrival_times(rng: np.random.Generator, workers: int, idle: int) -> Array:
     return np.sort(times)
 
 
-def histories(workers: int) -> Iterator[tuple[int, Array]]:
+def histories(workers: int, iterations_at_every_k: int) -> Iterator[tuple[int, Array]]:
     """How many were waited for before, and when gradients came, for ever: first every h as often, then any."""
     rng = np.random.default_rng(workers)
-    for _ in range(ITERATIONS_AT_EVERY_K):
+    for _ in range(iterations_at_every_k):
         for h in range(1, workers + 1):
             yield h, arrival_times(rng, workers, h)
     while True:
@@ -55,11 +56,11 @@ def histories(workers: int) -> Iterator[tuple[int, Array]]:
 
 
 def full_estimator(
-    workers: int, durations: ModuleType
+    workers: int, durations: ModuleType, iterations_at_every_k: int = MATURE
 ) -> tuple[compiled_durations.DurationEstimator, Callable[[], None]]:
     """An estimator with all rows sampled, and a function that adds the next iteration's samples."""
-    estimator, history = durations.DurationEstimator(workers), histories(workers)
-    for h, times in islice(history, ITERATIONS_AT_EVERY_K * workers):
+    estimator, history = durations.DurationEstimator(workers), histories(workers, iterations_at_every_k)
+    for h, times in islice(history, iterations_at_every_k * workers):
         estimator.add(h, 1, times, 0.0)
     estimator.estimate()
     future = cycle(list(islice(history, REPETITIONS * CALLS)))
@@ -82,9 +83,9 @@ def uncompiled_durations() -> ModuleType:
         sys.modules.update(own)
 
 
-def exact(durations: ModuleType, workers: int) -> Callable[[], object]:
+def exact(durations: ModuleType, workers: int, iterations_at_every_k: int) -> Callable[[], object]:
     """One decision's estimate by our solver."""
-    estimator, add = full_estimator(workers, durations)
+    estimator, add = full_estimator(workers, durations, iterations_at_every_k)
 
     def call() -> object:
         add()
@@ -93,9 +94,9 @@ def exact(durations: ModuleType, workers: int) -> Callable[[], object]:
     return call
 
 
-def general(solver: str, workers: int, errors: dict[str, float]) -> Callable[[], object]:
+def general(solver: str, workers: int, iterations_at_every_k: int, errors: dict[str, float]) -> Callable[[], object]:
     """One decision's estimate by a solver of cvxpy; takes note of how far it is off."""
-    estimator, add = full_estimator(workers, compiled_durations)
+    estimator, add = full_estimator(workers, compiled_durations, iterations_at_every_k)
     problem = reference.Problem([(h, k) for h in range(workers) for k in range(workers)], solver)
     grid = estimator._grid
 
@@ -114,25 +115,26 @@ def empty_kernel(grid: Grid) -> None:
     """Do nothing with all columns of a problem: the floor under any compiled solver."""
 
 
-def compare_with_cvxpy(report: Report, workers: int, bar: float, bar_without_numba: float) -> None:
+def compare_with_cvxpy(report: Report, workers: int, age: int, bar: float, bar_without_numba: float) -> None:
     """Time our solver, with and without numba, side by side with cvxpy's."""
     errors: dict[str, float] = {}
-    candidates = {solver: general(solver, workers, errors) for solver in SOLVERS}
+    size = f"n = {workers}" + (", young" if age == YOUNG else "")
+    candidates = {solver: general(solver, workers, age, errors) for solver in SOLVERS}
     grid = empty_grid(workers)
     candidates |= {
-        "exact": exact(compiled_durations, workers),
-        "without numba": exact(uncompiled_durations(), workers),
+        "exact": exact(compiled_durations, workers, age),
+        "without numba": exact(uncompiled_durations(), workers, age),
         "floor, an empty kernel": lambda: empty_kernel(grid),
     }
     for call in candidates.values():
         call()
     seconds = interleave(candidates, REPETITIONS, CALLS)
     for name, values in seconds.items():
-        report.results[f"n = {workers}: {name}"] = Spread.of([value * 1e6 for value in values], "µs")
+        report.results[f"{size}: {name}"] = Spread.of([value * 1e6 for value in values], "µs")
     accurate = [solver for solver in SOLVERS if errors[solver] < ACCURACY]
-    best = min(accurate, key=lambda solver: report.results[f"n = {workers}: {solver}"].median)
+    best = min(accurate, key=lambda solver: report.results[f"{size}: {solver}"].median)
     for name, least in (("exact", bar), ("without numba", bar_without_numba)):
-        title = f"n = {workers}: {best} / {name}"
+        title = f"{size}: {best} / {name}"
         report.results[title] = ratio(seconds[best], seconds[name])
         report.bars.append(Bar(title, report.results[title].median, ">=", least))
 
@@ -234,8 +236,9 @@ def measure() -> Report:
     compiled_durations.warm_up()
     report = Report()
     compare_with_quadprog(report)
-    compare_with_cvxpy(report, 16, 50, 10)
-    compare_with_cvxpy(report, 64, 400, 30)
+    for age in (MATURE, YOUNG):
+        compare_with_cvxpy(report, 16, age, 50, 10)
+        compare_with_cvxpy(report, 64, age, 400, 30)
     compare_with_solving_anew(report)
     measure_memory(report)
     return report
