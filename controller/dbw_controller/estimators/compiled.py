@@ -2,7 +2,8 @@
 
 A kernel is a function on columns of numbers, in plain Python. With numba it is compiled on its first call, and the
 machine code is kept in a cache beside the source; columns are NumPy arrays then. Without, the same function runs as it
-is, on lists, whose items Python reads faster than those of arrays.
+is, on lists, whose items Python reads faster than those of arrays. Kernels that call each other belong in one file: the
+cache notices a change of the caller's file only.
 """
 
 import importlib
