@@ -34,6 +34,11 @@ class Entry:
     k: int | None = None  # None while it has not ended
     ranks: int = 0  # bit i−1: the i-th arrival has been reported
 
+    @property
+    def late(self) -> int:
+        """How many of its arrivals are known not to have been waited for."""
+        return 0 if self.k is None else (self.ranks >> self.k).bit_count()
+
     def as_plain(self) -> list[Any]:
         """The entry as plain data."""
         return [self.previous_k, self.k, f"{self.ranks:x}"]
@@ -54,6 +59,7 @@ class ArrivalLog:
         self._next = 0  # the iteration after the last one that ended
         self._center = 0  # arrivals of iterations near this one are taken in; it moves as soon as an end is reported
         self.ended_without_late = 0  # iterations that did not wait for all workers, since any worker was late
+        self.late_arrivals = 0  # arrivals that were not waited for, since this log was made
 
     def begin(self, iteration: int) -> None:
         """Go to an iteration, with no knowledge of what was waited for before it."""
@@ -79,9 +85,10 @@ class ArrivalLog:
         entry = self._entry(arrivals.iteration)
         if entry is None:
             return []
+        late_before = entry.late
         fresh = _fresh(entry, arrivals.preceding, arrivals.seconds[: max(most - arrivals.preceding, 0)])
         if fresh:
-            self._notice_late(entry)
+            self._notice_late(entry, late_before)
         if entry.previous_k is not None:
             return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
         if arrivals.iteration >= self._next:  # its summary may still tell
@@ -93,9 +100,10 @@ class ArrivalLog:
         self._next = self._center = iteration + 1
         entry = self._entry(iteration)
         assert entry is not None, "the iteration before the next one is near"
+        late_before = entry.late
         entry.k = k
         self.ended_without_late += k < live_workers
-        self._notice_late(entry)
+        self._notice_late(entry, late_before)
         for hopeless in [i for i in self._waiting if i < self._next]:
             del self._waiting[hopeless]
         if len(self._entries) > 3 * REMEMBERED_ITERATIONS:
@@ -106,14 +114,16 @@ class ArrivalLog:
         """The entry of an iteration, if need be a new one; None if it is too far away."""
         if not self._is_near(iteration):
             return None
-        if iteration not in self._entries:
+        entry = self._entries.get(iteration)
+        if entry is None:
             before = self._entries.get(iteration - 1)
-            self._entries[iteration] = Entry(previous_k=before.k if before else None)
-        return self._entries[iteration]
+            entry = self._entries[iteration] = Entry(previous_k=before.k if before else None)
+        return entry
 
-    def _notice_late(self, entry: Entry) -> None:
-        if entry.k is not None and entry.ranks.bit_length() > entry.k:
+    def _notice_late(self, entry: Entry, late_before: int) -> None:
+        if late := entry.late:
             self.ended_without_late = 0
+            self.late_arrivals += late - late_before
 
     def _is_near(self, iteration: int) -> bool:
         return abs(iteration - self._center) <= REMEMBERED_ITERATIONS

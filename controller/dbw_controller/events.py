@@ -1,18 +1,18 @@
 """What a parameter server reports. Times are seconds since the iteration's parameters were published."""
 
+import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dbw_controller.errors import InvalidValueError
-from dbw_controller.estimators.compiled import COMPILED, Array
-from dbw_controller.validation import convert, integer, real, require
+from dbw_controller.estimators.compiled import COMPILED, Array, Column, column, compiled
+from dbw_controller.validation import Kind, convert, require
 
 # The duration estimate needs 64 bytes for each pair (h, i) that may be sampled, and without numba a multiple of that.
 MAX_WORKERS = 10_000 if COMPILED else 1_000
@@ -21,11 +21,21 @@ MAX_ITERATION = 2**62
 # Thirty thousand years: a longer time is in another unit, and sums of times and weights must not overflow.
 MAX_SECONDS = 1e12
 
+_ITERATION = (int, 0, MAX_ITERATION)
+_WORKERS = (int, 0, MAX_WORKERS)
+_GRADIENTS = (int, 1, MAX_WORKERS)
+_COUNT = (int, 0, 2**32)
+_SECONDS = (float, 0.0, MAX_SECONDS)
+_REAL = (float, -math.inf, math.inf)
 
-iteration_number = partial(integer, least=0, most=MAX_ITERATION)
-worker_count = partial(integer, least=0, most=MAX_WORKERS)
-gradient_count = partial(integer, least=1, most=MAX_WORKERS)
-seconds_number = partial(real, least=0.0, most=MAX_SECONDS)
+
+@compiled
+def first_wrong(seconds: Column) -> int:
+    """The index of the first time that is not allowed, NaN for example; −1 if all are."""
+    for i in range(len(seconds)):
+        if not 0.0 <= seconds[i] <= MAX_SECONDS:
+            return i
+    return -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +47,20 @@ class Arrivals:
     preceding: int = 0
     workers: npt.NDArray[np.int64] | None = None
 
+    _kinds: ClassVar[dict[str, Kind]] = {"iteration": _ITERATION, "preceding": _COUNT}
+
     def __post_init__(self) -> None:
-        convert(self, "arrivals", {"iteration": iteration_number, "preceding": partial(integer, least=0, most=2**32)})
+        convert(self, "arrivals", self._kinds)
         seconds = np.array(self.seconds, float)  # a copy: the caller's may change, and these may have to wait
         require(seconds.ndim == 1, "arrivals.seconds", self.seconds, "a list of numbers")
-        fine = (seconds >= 0) & (seconds <= MAX_SECONDS)
-        if not fine.all():
-            raise InvalidValueError("arrivals.seconds", float(seconds[~fine][0]), f"between 0 and {MAX_SECONDS:g}")
+        wrong = first_wrong(column(seconds))
+        if wrong >= 0:
+            raise InvalidValueError("arrivals.seconds", float(seconds[wrong]), f"between 0 and {MAX_SECONDS:g}")
         object.__setattr__(self, "seconds", seconds)
         if self.workers is not None:
             workers = np.asarray(self.workers, np.int64)
-            rule = f"as many as seconds, {seconds.size}"
-            require(workers.shape == seconds.shape, "arrivals.workers", workers.size, rule)
+            if workers.shape != seconds.shape:
+                raise InvalidValueError("arrivals.workers", workers.size, f"as many as seconds, {seconds.size}")
             object.__setattr__(self, "workers", workers)
 
 
@@ -59,8 +71,10 @@ class Membership:
     live_workers: int
     workers: Sequence[int] | None = None
 
+    _kinds: ClassVar[dict[str, Kind]] = {"live_workers": _WORKERS}
+
     def __post_init__(self) -> None:
-        convert(self, "membership", {"live_workers": worker_count})
+        convert(self, "membership", self._kinds)
         if self.workers is not None:
             numbers = tuple(map(operator.index, self.workers))
             require(
@@ -82,10 +96,16 @@ class GradientMoments:
     within_worker_variance: float | None = None  # the same variance, as seen inside the workers' mini-batches
     degrees_of_freedom: int = 0  # how much that is worth
 
+    _kinds: ClassVar[dict[str, Kind]] = {
+        "mean_squared_norm": _REAL,
+        "sum_squared_norms": _REAL,
+        "variance": _REAL,
+        "within_worker_variance": _REAL,
+        "degrees_of_freedom": _COUNT,
+    }
+
     def __post_init__(self) -> None:
-        names = ("mean_squared_norm", "sum_squared_norms", "variance", "within_worker_variance")
-        count = partial(integer, least=0, most=2**32)
-        convert(self, "summary.moments", {**dict.fromkeys(names, real), "degrees_of_freedom": count})
+        convert(self, "summary.moments", self._kinds)
 
 
 class EndCause(Enum):
@@ -113,18 +133,19 @@ class IterationSummary:
     published_seconds: float | None = None  # on the parameter server's clock
     lost_gradients: int = 0
 
+    _kinds: ClassVar[dict[str, Kind]] = {
+        "iteration": _ITERATION,
+        "k": _GRADIENTS,
+        "duration_seconds": _SECONDS,
+        "loss": _REAL,
+        "learning_rate": _REAL,
+        "previous_k": _GRADIENTS,
+        "published_seconds": _REAL,
+        "lost_gradients": _WORKERS,
+    }
+
     def __post_init__(self) -> None:
-        kinds: dict[str, Callable[[str, Any], object]] = {
-            "iteration": iteration_number,
-            "k": gradient_count,
-            "duration_seconds": seconds_number,
-            "loss": real,
-            "learning_rate": real,
-            "previous_k": gradient_count,
-            "published_seconds": real,
-            "lost_gradients": worker_count,
-        }
-        convert(self, "summary", kinds)
+        convert(self, "summary", self._kinds)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,10 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
+
+import numpy as np
 
 from dbw_controller import plain
 from dbw_controller.arrival_log import ArrivalLog, Sample
@@ -12,7 +15,15 @@ from dbw_controller.decision import Decision, Estimates, Input, Reason
 from dbw_controller.errors import DecisionNotFoundError, StaleIterationError, StateFormatUnknownError, damaged_state
 from dbw_controller.estimators.durations import DurationEstimator, Solver
 from dbw_controller.estimators.gain import GainEstimator
-from dbw_controller.events import MAX_WORKERS, IterationSummary, Membership, Report, iteration_number
+from dbw_controller.events import (
+    MAX_ITERATION,
+    MAX_WORKERS,
+    Arrivals,
+    GradientMoments,
+    IterationSummary,
+    Membership,
+    Report,
+)
 from dbw_controller.policies import Choice, Observation
 from dbw_controller.spec import JobSpec, SyncMode
 from dbw_controller.validation import integer
@@ -23,6 +34,8 @@ STATE_VERSION = 1
 REMEMBERED_DECISIONS = 64
 # After so many iterations some late worker should have been heard of.
 LATE_ITERATIONS = 100
+# What arrivals tell, not summaries.
+TOLD_BY_ARRIVALS = frozenset({Input.WORKER_NUMBERS})
 
 
 class Ended(NamedTuple):
@@ -49,7 +62,7 @@ class Job:
     def __init__(
         self, spec: JobSpec, membership: Membership, iteration: int | None = 0, solver: Solver = Solver.EXACT
     ) -> None:
-        iteration = None if iteration is None else iteration_number("iteration", iteration)
+        iteration = None if iteration is None else integer("iteration", iteration, 0, MAX_ITERATION)
         self.spec = spec
         self.membership = membership
         self.learnt_iterations = 0
@@ -80,6 +93,11 @@ class Job:
         """The last finite loss that was reported."""
         return self._loss
 
+    @property
+    def late_arrivals(self) -> int:
+        """How many reported arrivals were not waited for, since this object was made."""
+        return self._log.late_arrivals
+
     def decision(self, iteration: int | None = None) -> Decision:
         """The newest decision, or a remembered one."""
         if iteration is None:
@@ -95,7 +113,7 @@ class Job:
         A job that was further goes back: it forgets what it decided and was told from there on, but not what it has
         learnt; at 0, where another training begins, all but what it has learnt about durations.
         """
-        iteration = None if iteration is None else iteration_number("iteration", iteration)
+        iteration = None if iteration is None else integer("iteration", iteration, 0, MAX_ITERATION)
         self._set_membership(membership)
         if iteration is None:
             return self.decision()
@@ -157,7 +175,8 @@ class Job:
             self._loss = loss
             self._first_loss = loss if self._first_loss is None else self._first_loss
         self._before_last, self._last = self._last, Ended(summary.iteration, summary.k, loss)
-        self._missing = (self._missing & {Input.WORKER_NUMBERS}) | _missing_from(summary)
+        self._missing &= TOLD_BY_ARRIVALS
+        self._missing.update(_missing_from(summary))
         self._iteration = summary.iteration + 1
         self.learnt_iterations += 1
 
@@ -227,17 +246,17 @@ class Job:
             estimates=Estimates(seen.gain, choice.gains, choice.durations, seen.loss, choice.explanation),
         )
         self._decisions[self._iteration] = decision
-        for old in list(self._decisions)[:-REMEMBERED_DECISIONS]:
-            del self._decisions[old]
+        while len(self._decisions) > REMEMBERED_DECISIONS:
+            del self._decisions[next(iter(self._decisions))]
         return decision
 
     def _missing_inputs(self) -> frozenset[Input]:
         if self.learnt_iterations == 0:
             return frozenset()
-        missing = set(self._missing)
+        missing = self._missing
         interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT  # nobody finishes late
         if not interrupted and self._log.ended_without_late > LATE_ITERATIONS:
-            missing.add(Input.LATE_ARRIVALS)
+            missing = missing | {Input.LATE_ARRIVALS}
         return self.spec.policy.inputs & missing
 
     def learnt(self) -> dict[str, Any]:
@@ -314,19 +333,28 @@ def _if_of(iteration: int, ended: Ended | None) -> Ended | None:
     return ended if ended is not None and ended.iteration == iteration else None
 
 
-def _missing_from(summary: IterationSummary) -> set[Input]:
+def _missing_from(summary: IterationSummary) -> Iterator[Input]:
     moments = summary.moments
-    told = {
-        Input.LOSS: summary.loss is not None,
-        Input.LEARNING_RATE: summary.learning_rate is not None,
-        Input.MOMENTS: moments is not None
-        and (summary.k == 1 or moments.sum_squared_norms is not None or moments.variance is not None),
-        Input.WITHIN_WORKER_VARIANCE: moments is not None and moments.within_worker_variance is not None,
-    }
-    return {item for item, present in told.items() if not present}
+    if summary.loss is None:
+        yield Input.LOSS
+    if summary.learning_rate is None:
+        yield Input.LEARNING_RATE
+    if moments is None or (summary.k > 1 and moments.sum_squared_norms is None and moments.variance is None):
+        yield Input.MOMENTS
+    if moments is None or moments.within_worker_variance is None:
+        yield Input.WITHIN_WORKER_VARIANCE
 
 
 def _require_version(state: dict[str, Any]) -> None:
     version = state["version"]
     if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
         raise StateFormatUnknownError(version, STATE_VERSION)
+
+
+def warm_up() -> None:
+    """Compile all kernels now, rather than when the first decision waits for it."""
+    job = Job(JobSpec(), Membership(2))
+    for iteration in range(2):  # gains are known after two iterations
+        moments = GradientMoments(mean_squared_norm=1.0, sum_squared_norms=4.0)
+        summary = IterationSummary(iteration, 2, 1.0, loss=1.0, learning_rate=1.0, moments=moments)
+        job.report(Report([Arrivals(iteration, np.ones(2))], summary))

@@ -2,10 +2,12 @@
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 from dbw_controller.errors import InvalidValueError
+
+# Which numbers a field may hold: Python's own type for them, the least and the most.
+Kind = tuple[type[int] | type[float], float, float]
 
 
 def require(condition: bool, field: str, value: object, rule: str) -> None:
@@ -14,7 +16,7 @@ def require(condition: bool, field: str, value: object, rule: str) -> None:
         raise InvalidValueError(field, value, rule)
 
 
-def integer(field: str, value: Any, least: int, most: int) -> int:  # noqa: ANN401
+def integer(field: str, value: Any, least: float, most: float) -> int:  # noqa: ANN401
     """An integer of any type, NumPy's included, as Python's own."""
     try:
         number = operator.index(value)
@@ -35,8 +37,12 @@ def real(field: str, value: Any, least: float = -math.inf, most: float = math.in
     return number
 
 
-def convert(event: object, prefix: str, kinds: dict[str, Callable[[str, Any], object]]) -> None:
+def convert(event: object, prefix: str, kinds: dict[str, Kind]) -> None:
     """Convert those fields of a frozen dataclass that are set."""
-    for name, kind in kinds.items():
-        if (value := getattr(event, name)) is not None:
-            object.__setattr__(event, name, kind(f"{prefix}.{name}", value))
+    values = vars(event)
+    for name, (own, least, most) in kinds.items():
+        value = values[name]
+        if value is None or (type(value) is own and least <= value <= most):
+            continue  # nearly always: events are made for every decision, and mostly of Python's own numbers
+        check = integer if own is int else real
+        values[name] = check(f"{prefix}.{name}", value, least, most)

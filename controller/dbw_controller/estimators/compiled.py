@@ -3,7 +3,7 @@
 A kernel is a function on columns of numbers, in plain Python. With numba it is compiled on its first call, and the
 machine code is kept in a cache beside the source; columns are NumPy arrays then. Without, the same function runs as it
 is, on lists, whose items Python reads faster than those of arrays. Kernels that call each other belong in one file: the
-cache notices a change of the caller's file only.
+cache notices a change of the caller's file only. Where options change here, it has to be deleted.
 """
 
 import importlib
@@ -21,7 +21,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 try:
     if os.environ.get("DBW_CONTROLLER_COMPILE") == "0":
         raise ImportError
-    njit: Any = importlib.import_module("numba").njit  # its type hints lack an option
+    numba: Any = importlib.import_module("numba")  # its type hints lack an option
+    njit, typeof = numba.njit, numba.typeof
 except ImportError:
     COMPILED = False
 else:
@@ -32,9 +33,10 @@ def compiled(kernel: Kernel) -> Kernel:
     """Compile a kernel, if that is possible here. It must not allocate memory."""
     if not COMPILED:
         return kernel
-    # Kernels run while other threads do. Counting references to their columns would take several times as long as what
-    # they do with them; the option that leaves it out is not an official one.
-    options = {"nogil": True, "cache": True, "_nrt": False}
+    # Kernels run while other threads do. Handing all columns of a grid from one kernel to another would take as long as
+    # what most do with them, so they become one; counting references to columns would take several times as long, and
+    # the option that leaves it out is not an official one.
+    options = {"nogil": True, "cache": True, "forceinline": True, "_nrt": False}
     while True:
         try:
             machine_code: Kernel = njit(**options)(kernel)
@@ -44,6 +46,18 @@ def compiled(kernel: Kernel) -> Kernel:
             del options["cache"]
         else:
             return machine_code
+
+
+def direct(kernel: Kernel, *examples: object) -> Kernel:
+    """A compiled kernel for arguments of the same types as these, and for no others: it does not look at them.
+
+    Otherwise numba finds out the types of all columns of a grid on every call, which takes longer than most kernels do.
+    """
+    if not COMPILED:
+        return kernel
+    dispatcher: Any = kernel
+    machine_code: Kernel = dispatcher.compile(tuple(map(typeof, examples)))
+    return machine_code
 
 
 def reals(count: int) -> Column:

@@ -52,6 +52,27 @@ def diagonal_bounds(grid: Grid, shortest: Column, longest: Column) -> None:
 
 
 @compiled
+def diagonal_durations(grid: Grid, midpoint: bool, seconds: Column, shortest: Column, longest: Column) -> None:
+    """Find one duration for each k, and its bounds: 0 and infinity where there is none.
+
+    Between two bounds, it is the midpoint or the lower one, as asked for; a missing bound leaves the other one. It
+    never falls with k, and is NaN where nothing is known.
+    """
+    diagonal_bounds(grid, shortest, longest)
+    least = -math.inf  # by those up to k
+    for k in range(grid.size):
+        low, high = shortest[k], longest[k]
+        if low < 0.0:
+            duration = high if high < math.inf else math.nan
+            shortest[k] = 0.0
+        else:
+            duration = (low + high) / 2 if midpoint and high < math.inf else low
+        if duration > least:
+            least = duration
+        seconds[k] = math.nan if math.isnan(duration) else least
+
+
+@compiled
 def _last_sampled(grid: Grid, row: int, column: int) -> int:
     """The last column up to the given one that has samples; −1 if there is none."""
     start, weight = row * grid.size, grid.weight

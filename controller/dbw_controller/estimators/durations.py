@@ -3,15 +3,18 @@
 import math
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dbw_controller import plain
+from dbw_controller.errors import InvalidValueError
 from dbw_controller.estimators import isotonic, reference
-from dbw_controller.estimators.compiled import Array, column, reals
-from dbw_controller.estimators.diagonal import diagonal_bounds
+from dbw_controller.estimators.compiled import Array, Column, column, direct, reals
+from dbw_controller.estimators.diagonal import diagonal_durations
 from dbw_controller.estimators.grid import (
+    Grid,
     add_samples,
     empty_grid,
     resized,
@@ -20,7 +23,6 @@ from dbw_controller.estimators.grid import (
     set_row_samples,
 )
 from dbw_controller.events import MAX_SECONDS, MAX_WORKERS
-from dbw_controller.validation import require
 
 # With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
@@ -48,6 +50,25 @@ class Durations(NamedTuple):
     seconds: Array  # T̂_k, never falling with k; NaN where nothing is known
     shortest: Array  # the least that agrees with the samples; 0 where nothing bounds it
     longest: Array  # the most that agrees with the samples; infinity where nothing bounds it
+
+
+class Kernels(NamedTuple):
+    """The kernels that an estimator calls."""
+
+    add_samples: Callable[[Grid, int, int, Column, float], None]
+    settle: Callable[[Grid], None]
+    diagonal_durations: Callable[[Grid, bool, Column, Column, Column], None]
+
+
+@cache
+def kernels() -> Kernels:
+    """Compile the kernels, for grids of all sizes: their columns have the same types."""
+    grid, durations = empty_grid(1), reals(1)
+    return Kernels(
+        add_samples=direct(add_samples, grid, 0, 0, durations, 1.0),
+        settle=direct(isotonic.settle, grid),
+        diagonal_durations=direct(diagonal_durations, grid, True, durations, durations, durations),
+    )
 
 
 class DurationEstimator:
@@ -88,10 +109,10 @@ class DurationEstimator:
         """Add samples t_{h,first}, t_{h,first+1}, … of an iteration; `time` counts iterations and gives them weight."""
         seconds = np.ascontiguousarray(seconds, float)
         last = first + len(seconds) - 1
-        fits = 1 <= h <= self.workers and first >= 1 and last <= self.workers
-        require(fits, "samples", f"t_{h},{first} … t_{h},{last}", f"of 1 to {self.workers} workers")
+        if not (1 <= h <= self.workers and first >= 1 and last <= self.workers):
+            raise InvalidValueError("samples", f"t_{h},{first} … t_{h},{last}", f"of 1 to {self.workers} workers")
         if len(seconds):
-            add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
+            kernels().add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
             self._estimate = None
 
     def discount(self, samples: float, time: float) -> None:
@@ -123,13 +144,13 @@ class DurationEstimator:
         """T̂_k for all k, with its bounds."""
         if self._estimate is None:
             if self._solver is Solver.EXACT:
-                isotonic.settle(self._grid)
+                kernels().settle(self._grid)
             else:
                 self._solve_by_reference()
-            bounds = reals(self.workers), reals(self.workers)
-            diagonal_bounds(self._grid, *bounds)
-            shortest, longest = map(np.asarray, bounds)
-            self._estimate = Durations(self._point(shortest, longest), np.maximum(shortest, 0.0), longest)
+            seconds, shortest, longest = reals(self.workers), reals(self.workers), reals(self.workers)
+            midpoint = self._unsampled is UnsampledDuration.MIDPOINT
+            kernels().diagonal_durations(self._grid, midpoint, seconds, shortest, longest)
+            self._estimate = Durations(np.asarray(seconds), np.asarray(shortest), np.asarray(longest))
         return self._estimate
 
     def _solve_by_reference(self) -> None:
@@ -137,14 +158,6 @@ class DurationEstimator:
         weight, mean = np.asarray(self._grid.weight).reshape(square), np.asarray(self._grid.mean).reshape(square)
         if sampled_rows(self._grid):
             self._grid.value[:] = column(reference.solve(weight, mean).ravel())
-
-    def _point(self, shortest: Array, longest: Array) -> Array:
-        """One duration for each k: where only bounds are known, as asked for; a missing bound leaves the other one."""
-        bounded_below, bounded_above = shortest >= 0, np.isfinite(longest)
-        point = np.where(bounded_below, shortest, np.where(bounded_above, longest, np.nan))
-        if self._unsampled is UnsampledDuration.MIDPOINT:
-            point = np.where(bounded_below & bounded_above, (shortest + longest) / 2, point)
-        return np.where(np.isnan(point), np.nan, np.fmax.accumulate(point))
 
     def snapshot(self, time: float) -> dict[str, Any]:
         """All samples, as plain data, and what a sample of the given time would weigh."""
@@ -181,7 +194,5 @@ def _halved(weights: Array, times: int) -> Array:
 
 
 def warm_up() -> None:
-    """Compile all kernels now, rather than when the first decision waits for it."""
-    estimator = DurationEstimator(1)
-    estimator.add(1, 1, np.array([1.0]), 0.0)
-    estimator.estimate()
+    """Compile the kernels now, rather than when the first estimate waits for it."""
+    kernels()

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from dbw_controller import plain
-from dbw_controller.estimators.compiled import Array
+from dbw_controller.estimators.compiled import Array, Column, compiled, reals
 from dbw_controller.events import GradientMoments, IterationSummary
 
 # Squared norms may contradict each other by rounding, relative to their size: in single precision, and a little more.
@@ -104,8 +104,16 @@ class GainEstimate:
         if rate is None or squared_norm is None or variance is None or smoothness is None:
             return None
         curvature = smoothness * rate * rate / 2
-        with np.errstate(all="ignore"):  # numbers may be so large that the gain is not finite
-            return (rate - curvature) * squared_norm - curvature * variance / np.arange(1, workers + 1)
+        gains = reals(workers)
+        fill_gains((rate - curvature) * squared_norm, curvature * variance, gains)
+        return np.asarray(gains)
+
+
+@compiled
+def fill_gains(signal: float, noise: float, gains: Column) -> None:
+    """Make gains of what all k have in common, and of what falls with k. They are not finite where these are not."""
+    for i in range(len(gains)):
+        gains[i] = signal - noise / (i + 1)
 
 
 class GainEstimator:

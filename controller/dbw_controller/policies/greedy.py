@@ -1,9 +1,9 @@
 """The paper's choice (Section 3.3), for whatever is taken for the gain: DBW and blind DBW."""
 
-import numpy as np
+import math
 
 from dbw_controller.decision import Reason
-from dbw_controller.estimators.compiled import Array
+from dbw_controller.estimators.compiled import Array, Column, column, compiled
 from dbw_controller.policies.policy import Choice, Observation
 from dbw_controller.validation import require
 
@@ -17,21 +17,34 @@ def first_choice(seen: Observation) -> Choice:
 def greedy_choice(seen: Observation, gains: Array, loss_increase_factor: float) -> Choice:
     """The largest gain per second (e:greedy), but more than before where the loss has grown (e:greedy2)."""
     durations = seen.durations
-    known = np.isfinite(gains) & ~np.isnan(durations.seconds)
-    if not known.any():
+    known, k = best_rate(column(gains), column(durations.seconds))
+    if not known:
         return first_choice(seen)
-    if not (gains[known] > 0).any():
+    if k == 0:
         k, reason = seen.workers, Reason.NO_POSITIVE_GAIN
         explanation = f"no k has a positive gain: all {k} workers"
     else:
-        with np.errstate(all="ignore"):
-            rates = np.where(known & (gains > 0), gains / durations.seconds, -np.inf)
-        k, reason = int(np.argmax(rates)) + 1, Reason.BEST_RATE
+        reason = Reason.BEST_RATE
         explanation = f"k = {k} has the largest gain per second: {gains[k - 1]:.4g} in {durations.seconds[k - 1]:.4g} s"
     if seen.previous_k is not None and k <= seen.previous_k < seen.workers and loss_grew(seen, loss_increase_factor):
         explanation = f"the loss grew from {seen.loss_before:.4g} to {seen.loss:.4g}; otherwise {explanation}"
         k, reason = seen.previous_k + 1, Reason.LOSS_INCREASED
     return Choice(k, reason, explanation, gains, durations)
+
+
+@compiled
+def best_rate(gains: Column, seconds: Column) -> tuple[bool, int]:
+    """Whether any k has a known gain and duration; and the one with the largest rate, 0 if no gain is positive."""
+    known = False
+    best_k, best = 0, -math.inf
+    for i in range(len(gains)):
+        if math.isfinite(gains[i]) and not math.isnan(seconds[i]):
+            known = True
+            if gains[i] > 0.0:
+                rate = gains[i] / seconds[i] if seconds[i] != 0.0 else math.inf
+                if rate > best:
+                    best_k, best = i + 1, rate
+    return known, best_k
 
 
 def loss_grew(seen: Observation, factor: float) -> bool:

@@ -129,6 +129,32 @@ def test_iterations_after_which_nobody_was_late_are_counted() -> None:
     assert log.ended_without_late == 0
 
 
+def test_arrivals_that_were_not_waited_for_are_counted_once_whenever_they_are_reported() -> None:
+    log = new_log()
+    log.arrive(arrivals(0, [1.0, 2.0, 3.0]), most=4)  # before it is known how many are waited for
+    assert log.late_arrivals == 0
+    log.end(0, k=2, live_workers=4)
+    assert log.late_arrivals == 1
+    log.arrive(arrivals(0, [2.0, 3.0, 4.0, 5.0], preceding=1), most=4)  # the last is of no worker that there is
+    assert log.late_arrivals == 2
+    log.arrive(arrivals(0, [1.0, 2.0, 3.0, 4.0]), most=4)
+    log.arrive(arrivals(1, [1.0], preceding=3), most=4)
+    assert log.late_arrivals == 2
+    log.end(1, k=2, live_workers=4)
+    log.arrive(arrivals(1, [1.0, 2.0]), most=4)  # reported late, but waited for
+    assert log.late_arrivals == 3
+
+
+def test_after_a_restart_only_new_late_arrivals_are_counted() -> None:
+    log = new_log()
+    log.arrive(arrivals(0, [1.0, 2.0, 3.0]), most=4)
+    log.end(0, k=2, live_workers=4)
+    restored = ArrivalLog()
+    restored.restore(log.snapshot())
+    restored.arrive(arrivals(0, [1.0, 2.0, 3.0, 4.0]), most=4)
+    assert restored.late_arrivals == 1
+
+
 @given(st.data())
 def test_however_they_are_reported_each_rank_makes_one_sample_and_snapshots_hold_everything(
     data: st.DataObject,

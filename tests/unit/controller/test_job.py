@@ -19,10 +19,13 @@ from dbw_controller.errors import (
     InvalidValueError,
     StaleIterationError,
 )
+from dbw_controller.estimators.compiled import COMPILED
 from dbw_controller.estimators.durations import UnsampledDuration
-from dbw_controller.events import Arrivals, EndCause, GradientMoments, Membership, Report
-from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS
+from dbw_controller.estimators.gain import fill_gains
+from dbw_controller.events import Arrivals, EndCause, GradientMoments, Membership, Report, first_wrong
+from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS, warm_up
 from dbw_controller.policies import AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
+from dbw_controller.policies.greedy import best_rate
 from dbw_controller.spec import JobSpec, SyncMode
 from tests.jobs import MOMENTS, full_report, new_job, seconds, summary, trained_job
 
@@ -104,6 +107,26 @@ def test_arrivals_may_be_reported_in_parts_before_and_after_the_summary() -> Non
     in_parts.report(Report([Arrivals(0, np.array([1.1]), preceding=1)], summary(0, k=2, moments=MOMENTS)))
     in_parts.report(Report([Arrivals(0, np.array([1.2, 3.0]), preceding=2)]))
     assert seconds(in_parts) == seconds(at_once)
+
+
+def test_late_arrivals_are_counted() -> None:
+    job = trained_job(policy=Static(3))
+    assert job.late_arrivals == 6
+    job.report(Report([Arrivals(6, np.array([1.0, 2.0]))], summary(6, 3)))
+    assert job.late_arrivals == 6
+    job.report(Report([Arrivals(6, np.array([3.0, 4.0]), preceding=2)]))
+    assert job.late_arrivals == 7
+
+
+@pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
+@pytest.mark.parametrize("policy", [Dbw(), BlindDbw()])
+def test_all_that_decisions_need_can_be_compiled_ahead(policy: Any) -> None:
+    warm_up()
+    kernels: list[Any] = [first_wrong, fill_gains, best_rate]
+    compiled_for = [len(kernel.signatures) for kernel in kernels]
+    assert min(compiled_for) >= 1
+    assert trained_job(policy=policy).decision().reason is Reason.BEST_RATE
+    assert [len(kernel.signatures) for kernel in kernels] == compiled_for
 
 
 def test_times_may_be_changed_by_the_caller_afterwards() -> None:

@@ -31,13 +31,13 @@ def numba_that_refuses(monkeypatch: pytest.MonkeyPatch, option: str, error: type
 def test_without_a_place_for_a_cache_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     used = numba_that_refuses(monkeypatch, "cache", RuntimeError)
     assert compiled(kernel) is kernel
-    assert used == [{"nogil": True, "_nrt": False}]
+    assert used == [{"nogil": True, "forceinline": True, "_nrt": False}]
 
 
 def test_a_numba_without_the_unofficial_option_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     used = numba_that_refuses(monkeypatch, "_nrt", KeyError)
     assert compiled(kernel) is kernel
-    assert used == [{"nogil": True, "cache": True}]
+    assert used == [{"nogil": True, "cache": True, "forceinline": True}]
 
 
 def test_without_numba_a_kernel_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

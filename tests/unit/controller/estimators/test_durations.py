@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dbw_controller.errors import InvalidValueError, NotSupportedError
 from dbw_controller.estimators import isotonic
 from dbw_controller.estimators.compiled import COMPILED
-from dbw_controller.estimators.diagonal import diagonal_bounds
+from dbw_controller.estimators.diagonal import diagonal_durations
 from dbw_controller.estimators.durations import DurationEstimator, Solver, UnsampledDuration, warm_up
 from dbw_controller.estimators.grid import add_samples
 
@@ -237,7 +237,7 @@ def test_where_cvxpy_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
 def test_all_kernels_can_be_compiled_ahead() -> None:
     warm_up()
-    kernels: list[Any] = [add_samples, isotonic.settle, diagonal_bounds]
+    kernels: list[Any] = [add_samples, isotonic.settle, diagonal_durations]
     compiled_for = [len(kernel.signatures) for kernel in kernels]
     assert min(compiled_for) == 1
     estimator = DurationEstimator(7, half_life=3)
