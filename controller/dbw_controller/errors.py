@@ -1,4 +1,4 @@
-"""How a job refuses what it cannot use. What is refused changes nothing."""
+"""How jobs, and the controller on their behalf, refuse what they cannot use. What is refused changes nothing."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +51,51 @@ class StateDamagedError(JobError):
 
 class NotSupportedError(JobError):
     """Something needs a package that is not installed."""
+
+
+class JobNotFoundError(JobError):
+    """There is no job of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no job {name!r}; create it")
+
+
+class JobDiffersError(JobError):
+    """A job of this name was created with another specification."""
+
+    def __init__(self, name: str, differences: str) -> None:
+        super().__init__(
+            f"the job {name!r} exists with another specification ({differences}); use another name, or delete it"
+        )
+
+
+class NotOwnerError(JobError):
+    """A job belongs to another identity."""
+
+    def __init__(self, name: str, identity: str) -> None:
+        super().__init__(f"the job {name!r} belongs to another identity than {identity!r}; use another name")
+
+
+class SessionNotFoundError(JobError):
+    """A session is unknown, most likely because the controller has restarted."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the session of the job {name!r} is unknown; create the job again, then repeat the request")
+
+
+class SessionReplacedError(JobError):
+    """Another process has begun a session with the same job."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another process has created the job {name!r} since; stop, or use another name")
+
+
+class LimitReachedError(JobError):
+    """The controller takes no more of something."""
+
+    def __init__(self, limit: str, text: str) -> None:
+        super().__init__(text)
+        self.limit = limit
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class Arrivals:
     iteration: int
     seconds: Array
     preceding: int = 0
-    workers: npt.NDArray[np.int64] | None = None
+    workers: Sequence[int] | npt.NDArray[np.int64] | None = None
 
     _kinds: ClassVar[dict[str, Kind]] = {"iteration": _ITERATION, "preceding": _COUNT}
 
@@ -57,11 +57,8 @@ class Arrivals:
         if wrong >= 0:
             raise InvalidValueError("arrivals.seconds", float(seconds[wrong]), f"between 0 and {MAX_SECONDS:g}")
         object.__setattr__(self, "seconds", seconds)
-        if self.workers is not None:
-            workers = np.asarray(self.workers, np.int64)
-            if workers.shape != seconds.shape:
-                raise InvalidValueError("arrivals.workers", workers.size, f"as many as seconds, {seconds.size}")
-            object.__setattr__(self, "workers", workers)
+        if self.workers is not None and len(self.workers) != len(seconds):
+            raise InvalidValueError("arrivals.workers", len(self.workers), f"as many as seconds, {len(seconds)}")
 
 
 @dataclass(frozen=True)

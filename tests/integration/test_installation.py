@@ -26,6 +26,7 @@ def test_the_wheel_has_stubs_types_and_the_proto_files_for_other_languages(wheel
     assert {name for name in in_repository if "__pycache__" not in name} <= names
     assert {"dbw/py.typed", "dbw/v1/controller.proto", "dbw/v1/controller_pb2_grpc.pyi"} <= names
     assert {"dbw_controller/py.typed", "dbw_controller/job.py", "dbw_controller/policies/dbw.py"} <= names
+    assert {"dbw_runtime/py.typed", "dbw_runtime/cli.py"} <= names
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +39,17 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return python
 
 
-def test_the_base_is_enough_for_the_contract_and_light(base: str, tmp_path: Path) -> None:
+def test_the_base_is_enough_for_the_contract_and_the_client_and_light(base: str, tmp_path: Path) -> None:
     code = """
 import json, sys
 from importlib.metadata import distributions
-import dbw.v1.controller_pb2_grpc, dbw.v1.parameter_server_pb2_grpc
+import dbw.v1.controller_pb2_grpc, dbw.v1.parameter_server_pb2_grpc, dbw_controller.client
 print(json.dumps([sorted({d.name.lower() for d in distributions()}), sorted(sys.modules)]))
 """
     done = subprocess.run([base, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
     installed, imported = json.loads(done.stdout)
-    assert set(installed) - {"pip", "setuptools"} == {"dbw", "grpcio", "numpy", "protobuf", "typing_extensions"}
+    expected = {"dbw", "googleapis-common-protos", "grpcio", "grpcio-status", "numpy", "protobuf", "typing_extensions"}
+    assert set(installed) - {"pip", "setuptools"} == expected
     assert not {"torch", "cvxpy", "numpy"} & set(imported)
 
 
@@ -65,6 +67,12 @@ print(COMPILED, decision.k, decision.reason.name)
 """
     done = subprocess.run([base, "-W", "error", "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == "False 2 BEST_RATE\n"
+
+
+def test_the_command_says_which_extra_is_missing(base: str, tmp_path: Path) -> None:
+    done = subprocess.run([str(Path(base).parent / "dbw"), "controller"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "pip install 'dbw[controller]'" in done.stderr
 
 
 def test_the_controller_does_without_torch_and_cvxpy(wheel: Path, tmp_path: Path) -> None:

@@ -1,11 +1,7 @@
 """The contract as seen from Node.js, which is given the .proto files and nothing else."""
 
 import base64
-import json
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +10,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from tests.contract import MESSAGES as ALL_MESSAGES
 from tests.contract import PROTO_FILES, PROTOS, SERVICES, extreme, fillings, is_map, zero
+from tests.node import needs_node, run_node
 
-NODE = Path(__file__).resolve().parent / "node"
 METHODS = {f"/{method.containing_service.full_name}/{method.name}": method for s in SERVICES for method in s.methods}
 MESSAGES: dict[str, dict[str, list[Message]]] = {
     path: {
@@ -25,25 +21,17 @@ MESSAGES: dict[str, dict[str, list[Message]]] = {
     for path, method in METHODS.items()
 }
 
-pytestmark = pytest.mark.skipif(
-    not (shutil.which("node") and shutil.which("npm")), reason="node and npm are not installed: no client in Node.js"
-)
+pytestmark = needs_node
 
 
 @pytest.fixture(scope="module")
 def seen_from_node() -> dict[str, Any]:
-    installed, lock = NODE / "node_modules/.package-lock.json", NODE / "package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=NODE, check=True)
     encoded = {
         path: {side: [base64.b64encode(m.SerializeToString()).decode() for m in sent] for side, sent in sides.items()}
         for path, sides in MESSAGES.items()
     }
-    request = {"protos": str(PROTOS), "files": [str(file) for file in PROTO_FILES], "messages": encoded}
-    done = subprocess.run(["node", "contract.mjs"], cwd=NODE, input=json.dumps(request), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    files = [str(file) for file in PROTO_FILES]
+    return run_node("contract.mjs", {"protos": str(PROTOS), "files": files, "messages": encoded})
 
 
 def test_every_field_of_every_message_is_sent_to_node() -> None:

@@ -125,7 +125,7 @@ class GainEstimator:
         self._smoothnesses: deque[float] = deque(maxlen=window)
         self._last: Step | None = None
         self._learning_rate: float | None = None
-        self.skipped: Counter[Skipped] = Counter()  # iterations that did not contribute, by cause
+        self.skipped: Counter[Skipped] = Counter()  # iterations that did not contribute, by cause; not in snapshots
 
     def observe(self, summary: IterationSummary) -> None:
         """Learn from an iteration. What it does not tell, or tells in numbers that make no sense, is left out."""
@@ -185,7 +185,6 @@ class GainEstimator:
             "smoothnesses": list(self._smoothnesses),
             "last": None if self._last is None else asdict(self._last),
             "learning_rate": self._learning_rate,
-            "skipped": dict(self.skipped),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -196,7 +195,6 @@ class GainEstimator:
         self._smoothnesses = deque(map(plain.real, state["smoothnesses"]), window)
         self._last = plain.optional(Step.from_plain, state["last"])
         self._learning_rate = plain.optional(plain.real, state["learning_rate"])
-        self.skipped = Counter({Skipped(cause): plain.integer(count) for cause, count in state["skipped"].items()})
 
 
 def _mean(values: Collection[float]) -> float | None:

@@ -1,0 +1,79 @@
+"""`dbw controller`: serve a controller."""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import grpc
+
+from dbw_controller.errors import JobError
+from dbw_controller.estimators.durations import Solver
+from dbw_controller.events import MAX_WORKERS
+from dbw_controller.jobs import Jobs
+from dbw_controller.metrics import registry_of
+from dbw_controller.policies import create_policy
+from dbw_controller.service import ControllerService, Limits
+from dbw_controller.store import SnapshotStore, StateFolderError
+from dbw_runtime.configuration import UsageError, option, parse
+from dbw_runtime.server import ServerOptions, run
+
+DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
+iteration. Options come from flags, then environment variables, then the TOML file of --config."""
+
+
+@dataclass(frozen=True)
+class ControllerOptions(ServerOptions):
+    """What a controller can be told."""
+
+    listen: str = option("127.0.0.1:50051", "the address to serve gRPC on; port 0 takes a free one")
+    metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")
+    state_dir: Path | None = option(None, "the folder to keep jobs in over restarts; without it they are lost")
+    save_iterations: int = option(100, "how many iterations of a job a crash may lose")
+    default_policy: str = option("dbw", "the policy of jobs that do not name one")
+    solver: Literal["exact", "cvxpy"] = option("exact", "what solves for durations; cvxpy is slow, for comparison")
+    worker_metrics: bool = option(False, "export a series for every worker of every job")
+    max_jobs: int = option(1000, "how many jobs there may be")
+    max_workers: int = option(min(MAX_WORKERS, 4096), "how many workers a job may have; it needs memory for all pairs")
+    max_state_bytes: int = option(256 * 2**20, "the largest state that may be imported")
+    silent_days: float = option(7.0, "days after which a job is deleted that nobody reports for; 0: never")
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other or make no sense."""
+        super().__post_init__()
+        for name in ("save_iterations", "max_jobs", "max_workers", "max_state_bytes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.max_workers > MAX_WORKERS:
+            raise UsageError(f"max_workers is {self.max_workers}; it must be at most {MAX_WORKERS}")
+        if not self.silent_days >= 0:
+            raise UsageError(f"silent_days is {self.silent_days}; it must be at least 0")
+        try:
+            create_policy(self.default_policy)
+        except JobError as error:
+            raise UsageError(f"default_policy: {error}") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM."""
+    parser = ArgumentParser(prog="dbw controller", usage="%(prog)s [OPTIONS]", description=DESCRIPTION)
+    options, _ = parse(parser, ControllerOptions, "controller", arguments)
+    try:
+        serve(options)
+    except UsageError as error:
+        parser.error(str(error))
+    except (OSError, StateFolderError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:
+    """Serve until SIGTERM, beside other handlers if there are any."""
+    store = None if options.state_dir is None else SnapshotStore(options.state_dir)
+    jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver))
+    limits = Limits(options.max_workers, options.max_state_bytes, options.silent_days * 86_400)
+    service = ControllerService(jobs, limits, options.default_policy, options.worker_metrics)
+    run("controller", options, service, registry_of(jobs, options.worker_metrics), others)

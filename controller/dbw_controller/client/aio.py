@@ -1,0 +1,135 @@
+"""The client for programs with asyncio."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
+from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw.v1.job_pb2 import JobSpec
+from dbw_controller.client.conversation import Conversation, Link, log
+from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
+from dbw_controller.client.training import Training
+from dbw_runtime.failure import describe
+
+
+class AsyncDbwClient(ClientSettings):
+    """A controller, for parameter servers with asyncio."""
+
+    def job(
+        self, name: str, workers: int | Sequence[int], spec: JobSpec | None = None, iteration: int = 0
+    ) -> "AsyncTrainingJob":
+        """Create a job, or attach to one, with `async with`: `workers` are alive, `iteration` is the next to begin."""
+        return AsyncTrainingJob(self, Conversation(name, workers, spec, iteration, self.fallback))
+
+
+class AsyncTrainingJob(Training):
+    """A job of a controller, for one event loop.
+
+    Leaving its `async with` block deletes the job, because training is over; an exception keeps it, to be resumed.
+    """
+
+    def __init__(self, settings: ClientSettings, talk: Conversation) -> None:
+        super().__init__(talk)
+        self._settings = settings
+        self._connection = settings.connection()
+        self._changed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Begin to talk to the controller."""
+        self._channel = self._connection.open_aio()
+        self._stub: Any = ControllerServiceStub(self._channel)
+        self._outbox: asyncio.Queue[CoordinateRequest] = asyncio.Queue()
+        self._link = asyncio.create_task(self._stay_attached(), name=f"dbw {self.name}")
+        await self._wait_for_decision()
+
+    async def end_iteration(self, **summary: Any) -> int:  # noqa: ANN401
+        """The iteration has ended; returns k of the next. For the arguments see `Conversation.summary`."""
+        request = self._talk.end_iteration(self._talk.summary(**summary))
+        if request is not None:
+            self._outbox.put_nowait(request)
+        return await self._wait_for_decision()
+
+    async def _wait_for_decision(self) -> int:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.deadline):
+                while self._talk.awaits_decision:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return self._talk.settle()
+
+    async def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
+        """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
+        request = ExportJobStateRequest(job=self.name)
+        try:
+            call = self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata())
+            return join_state([piece async for piece in call])
+        except (grpc.RpcError, OSError) as error:
+            log.warning("the state cannot be exported: %s", describe(error), extra={"job": self.name})
+            return None
+
+    async def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
+        """Replace what the job has learnt by an exported state; returns whether that worked."""
+        requests = split_state(state, self.name, self._talk.session)
+        try:
+            metadata = self._connection.metadata()
+            response = await self._stub.ImportJobState(requests, timeout=timeout, metadata=metadata)
+        except (grpc.RpcError, OSError) as error:
+            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
+            return False
+        self._talk.imported(response.job.decision)
+        self._talk.settle()
+        return True
+
+    async def _stay_attached(self) -> None:
+        waits = delays()
+        while self._talk.link is not Link.OVER:
+            await asyncio.sleep(next(waits))
+            try:
+                metadata = self._connection.metadata()
+                request = self._talk.create_request()
+                created = await self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
+                self._outbox = asyncio.Queue()
+                if (repeated := self._talk.created(created)) is not None:
+                    self._outbox.put_nowait(repeated)
+                self._changed.set()
+                waits = delays()
+                async for response in self._stub.Coordinate(_requests(self._outbox), metadata=metadata):
+                    self._talk.decided(response.decision)
+                    self._changed.set()
+                raise ConnectionError("the controller has ended the stream")
+            except (grpc.RpcError, OSError) as error:
+                self._talk.failed(error)
+                self._changed.set()
+
+    async def close(self, delete: bool = False) -> None:
+        """Stop talking to the controller; it keeps the job unless told otherwise."""
+        self._link.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._link
+        if delete:
+            request = DeleteJobRequest(job=self.name, allow_missing=True)
+            try:
+                metadata = self._connection.metadata()
+                await self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=metadata)
+            except (grpc.RpcError, OSError) as error:
+                log.warning("the job cannot be deleted: %s", describe(error), extra={"job": self.name})
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(delete=kind is None)
+
+
+async def _requests(outbox: asyncio.Queue[CoordinateRequest]) -> AsyncIterator[CoordinateRequest]:
+    while True:
+        yield await outbox.get()

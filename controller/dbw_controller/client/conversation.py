@@ -1,0 +1,234 @@
+"""What a parameter server tells the controller and what it is told, whatever the connection does meanwhile.
+
+This holds no socket, thread or clock. Drivers (sync.py, aio.py) send what it returns and hand in what they receive.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from enum import Enum
+from typing import Literal
+
+from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobRequest, CreateJobResponse
+from dbw.v1.iteration_pb2 import (
+    END_CAUSE_K_REACHED,
+    Arrivals,
+    Decision,
+    EndCause,
+    GradientMoments,
+    IterationSummary,
+    Membership,
+)
+from dbw.v1.job_pb2 import JobSpec
+from dbw_runtime.failure import describe, reason_of
+
+log = logging.getLogger("dbw.client")
+Fallback = Literal["last", "all"]
+# The controller ignores arrivals of iterations that are further back.
+REMEMBERED_ITERATIONS = 1024
+# Batches of arrivals to keep while nobody takes them.
+MOST_UNACKNOWLEDGED = 256
+
+
+class Link(Enum):
+    """How the connection is."""
+
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    DOWN = "down"  # the last attempt to attach has failed
+    OVER = "over"  # for good
+
+
+class Conversation:
+    """One training job, from the parameter server's side."""
+
+    def __init__(
+        self, name: str, workers: int | Sequence[int], spec: JobSpec | None, iteration: int, fallback: Fallback
+    ) -> None:
+        if fallback not in ("last", "all"):
+            raise ValueError(f"fallback is {fallback!r}; it must be 'last' or 'all'")
+        self.name, self._spec, self._fallback = name, spec or JobSpec(), fallback
+        self.iteration = iteration
+        self.membership = _membership(workers)
+        self.k = max(self.membership.live_workers, 1)
+        self.decision: Decision | None = None  # for this iteration; None while on fallback
+        self.link = Link.ATTACHING
+        self.problem: str | None = None
+        self.session = ""
+        self._begins = True  # whether the next attachment begins at `iteration`, with idle workers
+        self._previous_k: int | None = None
+        self._membership_changed = False
+        self._arrived: dict[int, list[float]] = {}  # times of each iteration's arrivals so far
+        self._fresh: dict[int, Arrivals] = {}  # not sent yet
+        self._unacknowledged: list[Arrivals] = []  # sent, but perhaps not received
+        self._in_flight: CoordinateRequest | None = None  # the request that has no answer yet
+        self._asked = True  # whether the answer to it, or to the attachment, decides for this iteration
+        self._settled = False  # whether k is in use already
+        self._was_on_fallback = False
+
+    @property
+    def on_fallback(self) -> bool:
+        """Whether k is not a decision of the controller."""
+        return self.decision is None
+
+    @property
+    def awaits_decision(self) -> bool:
+        """Whether it makes sense to wait: the decision was asked for, and nothing says that it will not come."""
+        return self.decision is None and self._asked and self.link in (Link.ATTACHING, Link.ATTACHED)
+
+    def create_request(self) -> CreateJobRequest:
+        """What (re-)attaches to the job."""
+        iteration = self.iteration if self._begins else None
+        return CreateJobRequest(job=self.name, spec=self._spec, membership=self.membership, iteration=iteration)
+
+    def created(self, response: CreateJobResponse) -> CoordinateRequest | None:
+        """Take in a session; returns the request to repeat, if there is one."""
+        self.session, self._membership_changed = response.session, False
+        self.link, self.problem = Link.ATTACHED, None
+        if self._begins:
+            self._take(response.job.decision)
+        self._begins = False
+        if self._in_flight is not None:
+            self._in_flight.session = self.session
+        return self._in_flight
+
+    def failed(self, error: Exception) -> None:
+        """Take note that an attempt to attach, or the stream, has failed."""
+        reason, text = reason_of(error), describe(error)
+        self.problem = text
+        if reason == "SESSION_REPLACED":
+            self.link = Link.OVER
+            log.error("another process has taken over, there will be no more decisions: %s", text, extra=self._extra())
+        elif self.link is Link.ATTACHED:
+            self.link = Link.ATTACHING
+            log.info("the connection has ended, attaching again: %s", text, extra=self._extra())
+        elif self.link is Link.ATTACHING:
+            self.link = Link.DOWN
+            log.warning("cannot attach, trying again: %s", text, extra=self._extra())
+        if reason in ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG"):  # it would be refused again
+            self._in_flight, self._asked = None, False
+            self._begins |= reason == "STALE_ITERATION"  # the job is one of an earlier training
+            log.error("a request was refused: %s", text, extra=self._extra())
+
+    def arrived(self, seconds: float, worker: int | None, iteration: int | None) -> None:
+        """Take in an arrival, to be sent with the next request."""
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(f"seconds is {seconds!r}; it must be the time since the parameters were published")
+        iteration = self.iteration if iteration is None else iteration
+        if not 0 <= iteration <= self.iteration:
+            raise ValueError(f"iteration is {iteration}; it must be between 0 and the current one, {self.iteration}")
+        times = self._arrived.setdefault(iteration, [])
+        batch = self._fresh.setdefault(iteration, Arrivals(iteration=iteration, preceding=len(times)))
+        times.append(seconds)
+        batch.seconds.append(seconds)
+        if worker is not None:
+            batch.workers.append(worker)
+
+    def set_workers(self, workers: int | Sequence[int]) -> None:
+        """Take note of who is alive."""
+        self.membership, self._membership_changed = _membership(workers), True
+        self.k = min(self.k, max(self.membership.live_workers, 1))
+
+    def end_iteration(self, summary: IterationSummary) -> CoordinateRequest | None:
+        """End the current iteration; returns the request to send, or None while an earlier one has no answer."""
+        arrivals = [*self._unacknowledged, *self._fresh.values()][-MOST_UNACKNOWLEDGED:]
+        self._unacknowledged, self._fresh = arrivals, {}
+        request = CoordinateRequest(job=self.name, session=self.session, arrivals=arrivals, summary=summary)
+        if self._membership_changed:
+            request.membership.CopyFrom(self.membership)
+        self.iteration, self._previous_k = self.iteration + 1, summary.k
+        self.decision, self._settled = None, False
+        self._arrived.pop(self.iteration - REMEMBERED_ITERATIONS, None)
+        self._asked = self.link is not Link.ATTACHED or self._in_flight is None
+        if not self._asked:
+            return None
+        self._in_flight = request  # where there is no connection, it is sent as soon as there is one
+        return request if self.link is Link.ATTACHED else None
+
+    def summary(
+        self,
+        k: int | None = None,
+        duration_seconds: float | None = None,
+        loss: float | None = None,
+        learning_rate: float | None = None,
+        effective_learning_rate: float | None = None,
+        mean_squared_norm: float | None = None,
+        sum_squared_norms: float | None = None,
+        variance: float | None = None,
+        end_cause: EndCause.ValueType = END_CAUSE_K_REACHED,
+        published_seconds: float | None = None,
+        lost_gradients: int = 0,
+    ) -> IterationSummary:
+        """The current iteration, at its end. Without `duration_seconds` it ended with the k-th arrival."""
+        k = self.k if k is None else k
+        times = self._arrived.get(self.iteration, [])
+        if duration_seconds is None:
+            if not times:
+                raise ValueError("duration_seconds is needed where no arrivals were reported")
+            duration_seconds = times[min(k, len(times)) - 1]
+        moments = None if mean_squared_norm is None else GradientMoments(mean_squared_norm=mean_squared_norm)
+        if moments is not None and sum_squared_norms is not None:
+            moments.sum_squared_norms = sum_squared_norms
+        elif moments is not None and variance is not None:
+            moments.variance = variance
+        return IterationSummary(
+            iteration=self.iteration,
+            k=k,
+            duration_seconds=duration_seconds,
+            end_cause=end_cause,
+            fallback=self.on_fallback,
+            published_seconds=published_seconds,
+            previous_k=self._previous_k,
+            loss=loss,
+            learning_rate=learning_rate,
+            effective_learning_rate=effective_learning_rate,
+            moments=moments,
+            lost_gradients=lost_gradients,
+        )
+
+    def decided(self, decision: Decision) -> None:
+        """Take in an answer, which may come too late to be of use."""
+        asked = self._in_flight
+        if asked is not None and decision.iteration == asked.summary.iteration + 1:
+            self._in_flight = None
+            received = {(batch.iteration, batch.preceding) for batch in asked.arrivals}
+            self._unacknowledged = [b for b in self._unacknowledged if (b.iteration, b.preceding) not in received]
+            if asked.HasField("membership") and asked.membership == self.membership:
+                self._membership_changed = False
+        self._take(decision)
+
+    def imported(self, decision: Decision) -> None:
+        """Take in the decision that a state was imported for; k may change in the middle of an iteration."""
+        self._settled = False
+        self._take(decision)
+
+    def _take(self, decision: Decision) -> None:
+        if decision.iteration == self.iteration and not self._settled:
+            self.decision = decision
+
+    def settle(self) -> int:
+        """The k to use, now that waiting is over."""
+        self._settled = True
+        workers = max(self.membership.live_workers, 1)
+        was_on_fallback, self._was_on_fallback = self._was_on_fallback, self.on_fallback
+        if self.decision is not None:
+            self.k = min(self.decision.k, workers)
+            if was_on_fallback:
+                log.info("decisions of the controller again", extra=self._extra())
+        else:
+            self.k = min(self.k, workers) if self._fallback == "last" else workers
+            if not was_on_fallback:
+                why = self.problem or "no answer within the deadline"
+                log.warning("on fallback, k = %s: %s", self.k, why, extra=self._extra())
+        return self.k
+
+    def _extra(self) -> dict[str, object]:
+        return {"job": self.name, "iteration": self.iteration}
+
+
+def _membership(workers: int | Sequence[int]) -> Membership:
+    if isinstance(workers, int):
+        if workers < 0:
+            raise ValueError(f"workers is {workers}; it must be how many are alive, or their numbers")
+        return Membership(live_workers=workers)
+    return Membership(live_workers=len(workers), workers=workers)

@@ -1,0 +1,151 @@
+"""The client for programs with threads."""
+
+import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
+from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw.v1.job_pb2 import JobSpec
+from dbw_controller.client.conversation import Conversation, Link, log
+from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
+from dbw_controller.client.training import Training
+from dbw_runtime.failure import describe
+
+
+class DbwClient(ClientSettings):
+    """A controller, for parameter servers with threads."""
+
+    def job(
+        self, name: str, workers: int | Sequence[int], spec: JobSpec | None = None, iteration: int = 0
+    ) -> "TrainingJob":
+        """Create a job, or attach to one: `workers` are alive, and `iteration` is the next to begin."""
+        return TrainingJob(self, Conversation(name, workers, spec, iteration, self.fallback))
+
+
+class TrainingJob(Training):
+    """A job of a controller. All methods may be called from any thread.
+
+    Leaving its `with` block deletes the job, because training is over; an exception keeps it, to be resumed.
+    """
+
+    def __init__(self, settings: ClientSettings, talk: Conversation) -> None:
+        super().__init__(talk)
+        self._settings = settings
+        self._connection = settings.connection()
+        self._channel = self._connection.open()
+        self._stub = ControllerServiceStub(self._channel)
+        self._changed = threading.Condition()  # guards the conversation as well
+        self._closing = threading.Event()
+        self._outbox: SimpleQueue[CoordinateRequest | None] = SimpleQueue()
+        self._stream: Any = None
+        self._link = threading.Thread(target=self._stay_attached, name=f"dbw {talk.name}", daemon=True)
+        self._link.start()
+        with self._changed:
+            self._wait_for_decision()
+
+    def arrived(self, seconds: float, worker: int | None = None, iteration: int | None = None) -> None:
+        """As every training's, from any thread."""
+        with self._changed:
+            super().arrived(seconds, worker, iteration)
+
+    def set_workers(self, workers: int | Sequence[int]) -> None:
+        """As every training's, from any thread."""
+        with self._changed:
+            super().set_workers(workers)
+
+    def end_iteration(self, **summary: Any) -> int:  # noqa: ANN401
+        """The iteration has ended; returns k of the next. For the arguments see `Conversation.summary`."""
+        with self._changed:
+            request = self._talk.end_iteration(self._talk.summary(**summary))
+            if request is not None:
+                self._outbox.put(request)
+            return self._wait_for_decision()
+
+    def _wait_for_decision(self) -> int:
+        self._changed.wait_for(lambda: not self._talk.awaits_decision, self._settings.deadline)
+        return self._talk.settle()
+
+    def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
+        """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
+        request = ExportJobStateRequest(job=self._talk.name)
+        try:
+            return join_state(
+                list(self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata()))
+            )
+        except (grpc.RpcError, OSError) as error:
+            log.warning("the state cannot be exported: %s", describe(error), extra={"job": self._talk.name})
+            return None
+
+    def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
+        """Replace what the job has learnt by an exported state; returns whether that worked."""
+        with self._changed:
+            requests = split_state(state, self._talk.name, self._talk.session)
+        try:
+            response = self._stub.ImportJobState(requests, timeout=timeout, metadata=self._connection.metadata())
+        except (grpc.RpcError, OSError) as error:
+            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self._talk.name})
+            return False
+        with self._changed:
+            self._talk.imported(response.job.decision)
+            self._talk.settle()
+        return True
+
+    def _stay_attached(self) -> None:
+        waits = delays()
+        while not self._closing.wait(next(waits)):
+            try:
+                self._attach()
+                waits = delays()
+                for response in self._stream:
+                    with self._changed:
+                        self._talk.decided(response.decision)
+                        self._changed.notify_all()
+                raise ConnectionError("the controller has ended the stream")
+            except (grpc.RpcError, OSError, ValueError) as error:  # ValueError: the channel is closed
+                self._outbox.put(None)  # ends the thread that sends
+                if self._closing.is_set():
+                    return
+                with self._changed:
+                    self._talk.failed(error)
+                    self._changed.notify_all()
+                if self._talk.link is Link.OVER:
+                    return
+
+    def _attach(self) -> None:
+        metadata = self._connection.metadata()
+        with self._changed:
+            request = self._talk.create_request()
+        response = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
+        with self._changed:
+            self._outbox = SimpleQueue()
+            repeated = self._talk.created(response)
+            if repeated is not None:
+                self._outbox.put(repeated)
+            self._stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
+            self._changed.notify_all()
+
+    def close(self, delete: bool = False) -> None:
+        """Stop talking to the controller; it keeps the job unless told otherwise."""
+        self._closing.set()
+        if delete:
+            request = DeleteJobRequest(job=self._talk.name, allow_missing=True)
+            try:
+                self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
+            except (grpc.RpcError, OSError) as error:
+                log.warning("the job cannot be deleted: %s", describe(error), extra={"job": self._talk.name})
+        self._outbox.put(None)
+        self._channel.close()
+        self._link.join(self._settings.deadline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(delete=kind is None)

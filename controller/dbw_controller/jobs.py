@@ -1,0 +1,255 @@
+"""The jobs of a controller: who owns them, who reports for them, and where they are kept."""
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self, TypeVar
+
+from dbw_controller import plain
+from dbw_controller.decision import Decision
+from dbw_controller.diagnosis import Diagnosis
+from dbw_controller.errors import (
+    InvalidValueError,
+    JobError,
+    JobNotFoundError,
+    LimitReachedError,
+    NotOwnerError,
+    SessionNotFoundError,
+    SessionReplacedError,
+    damaged_state,
+)
+from dbw_controller.estimators.durations import Solver
+from dbw_controller.events import Membership, Report
+from dbw_controller.job import Job
+from dbw_controller.spec import JobSpec
+from dbw_controller.statistics import Statistics
+from dbw_controller.store import SnapshotStore
+from dbw_controller.watching import Watchers
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+# A job that takes longer than this goes to a thread the next time, so that others need not wait for it.
+LONGEST_IN_LOOP = 0.002
+# Nobody needs to be told for longer that another process has taken over.
+REMEMBERED_SESSIONS = 16
+# What to look through when somebody asks what is wrong with a parameter server's reports.
+RECENT_ITERATIONS, RECENT_REPORTS = 128, 4096
+# Jobs with slow iterations are saved by the clock.
+SAVE_SECONDS = 10.0
+
+
+class Event(NamedTuple):
+    """A report that was taken in: the decision then, the answer, and the membership since."""
+
+    report: Report
+    asked: Decision
+    answer: Decision | None
+    membership: Membership
+
+
+@dataclass(eq=False)
+class Record:
+    """A job, and what the service around it knows of it."""
+
+    name: str
+    owner: str
+    job: Job
+    created: float  # by the wall clock, as all times here
+    updated: float
+    session: str | None = None
+    replaced: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_SESSIONS))
+    statistics: Statistics = field(default_factory=Statistics)
+    recent: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_REPORTS))
+    watchers: Watchers = field(default_factory=Watchers)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    slow: bool = False
+    decision: Decision = field(init=False)  # the newest one, also while a thread works on the job
+    unsaved: int = 0  # iterations since the last snapshot
+    saved: float = 0.0
+    saving: "asyncio.Task[None] | None" = None
+
+    def __post_init__(self) -> None:
+        """Take over what the job has decided."""
+        self.decision = self.job.decision()
+
+    def begin_session(self) -> str:
+        """Begin a session, and end the one before."""
+        if self.session is not None:
+            self.replaced.append(self.session)
+        self.session = secrets.token_hex(8)
+        return self.session
+
+    def require_session(self, session: str) -> None:
+        """Refuse a report of any but the current session."""
+        if session != self.session:
+            raise SessionReplacedError(self.name) if session in self.replaced else SessionNotFoundError(self.name)
+
+    def happened(self, event: Event) -> None:
+        """Keep a report for those who ask what is wrong with it."""
+        self.recent.append(event)
+        while self.recent[0].asked.iteration + RECENT_ITERATIONS < event.asked.iteration:
+            self.recent.popleft()
+
+    def diagnose(self) -> Diagnosis:
+        """What looks wrong in the recent reports."""
+        diagnosis = Diagnosis(self.job.spec.sync_mode)
+        for event in list(self.recent):
+            diagnosis.observe(*event)
+        return diagnosis
+
+    async def run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Do something with the job, one thing at a time."""
+        if not self.slow and not self.lock.locked():
+            return self._timed(function, *arguments)
+        # A caller that goes away must not leave the job to the next one while a thread still works on it.
+        return await asyncio.shield(asyncio.ensure_future(self._run_in_thread(function, *arguments)))
+
+    async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        async with self.lock:
+            return await asyncio.to_thread(self._timed, function, *arguments)
+
+    def _timed(self, function: Callable[..., T], *arguments: object) -> T:
+        begin = time.perf_counter()
+        try:
+            return function(*arguments)
+        finally:
+            self.slow = time.perf_counter() - begin > LONGEST_IN_LOOP
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that must survive, as plain data. Sessions do not: a parameter server tells its workers anew."""
+        times = {"created": self.created, "updated": self.updated}
+        return {"name": self.name, "owner": self.owner, **times, "job": self.job.snapshot()}
+
+    @classmethod
+    def restore(cls, name: str, state: Any, solver: Solver) -> Self:  # noqa: ANN401
+        """The record that a snapshot was taken of."""
+        with damaged_state():
+            if state["name"] != name:
+                raise ValueError(f"it is of the job {state['name']!r}")
+            job = Job.restore(state["job"], solver)
+            return cls(name, str(state["owner"]), job, plain.real(state["created"]), plain.real(state["updated"]))
+
+
+class Jobs:
+    """All jobs of a controller, and their snapshots where there is a store."""
+
+    def __init__(
+        self, store: SnapshotStore | None, max_jobs: int, save_iterations: int, solver: Solver = Solver.EXACT
+    ) -> None:
+        self._records: dict[str, Record] = {}
+        self._store, self._max_jobs, self._save_iterations, self._solver = store, max_jobs, save_iterations, solver
+        self._disk = ThreadPoolExecutor(1, "snapshots")  # one thread, so that files change in the order of events
+        self.snapshot_failures = 0
+
+    def load(self) -> None:
+        """Take in all snapshots; those that cannot be used are set aside."""
+        for name in list(self._store.names()) if self._store is not None else ():
+            assert self._store is not None
+            try:
+                self._records[name] = Record.restore(name, self._store.read(name), self._solver)
+            except JobError as error:
+                self._store.set_aside(name, error)
+            except OSError as error:
+                log.error("its snapshot cannot be read: %s", error, extra={"job": name})
+            else:
+                iterations = self._records[name].job.learnt_iterations
+                log.info("restored", extra={"job": name, "learnt_iterations": iterations})
+
+    def all(self) -> list[Record]:
+        """All jobs, by name."""
+        return sorted(self._records.values(), key=lambda record: record.name)
+
+    def get(self, name: str, identity: str) -> Record:
+        """The job of this name, if it exists and the caller may use it."""
+        record = self._records.get(name)
+        if record is None:
+            raise JobNotFoundError(name)
+        if record.owner != identity:
+            raise NotOwnerError(name, identity)
+        return record
+
+    def create(self, name: str, identity: str, spec: JobSpec, membership: Membership, iteration: int | None) -> Record:
+        """Add a job; there is none of this name."""
+        if not NAME.fullmatch(name):
+            rule = "1 to 128 letters, digits, '-', '_' and '.', the first a letter or digit"
+            raise InvalidValueError("job", name, rule)
+        if len(self._records) >= self._max_jobs:
+            raise LimitReachedError(
+                "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or try again later"
+            )
+        now = time.time()
+        record = Record(name, identity, Job(spec, membership, iteration, self._solver), now, now)
+        self._records[name] = record
+        log.info("created", extra={"job": name, "owner": identity, "live_workers": membership.live_workers})
+        return record
+
+    async def delete(self, record: Record, why: str) -> None:
+        """Remove a job and all that it has learnt."""
+        if self._records.get(record.name) is not record:
+            return
+        del self._records[record.name]
+        record.session = None
+        record.watchers.end()
+        log.info(why, extra={"job": record.name, "learnt_iterations": record.job.learnt_iterations})
+        if self._store is not None:
+            await self._on_disk(self._store.delete, record.name)
+
+    async def delete_silent(self, seconds: float) -> None:
+        """Remove the jobs that nobody was heard of for so long."""
+        for record in self.all():
+            if time.time() - record.updated > seconds:
+                await self.delete(record, "deleted, because it was silent for too long")
+
+    def is_known(self, record: Record) -> bool:
+        """Whether a job has not been deleted."""
+        return self._records.get(record.name) is record
+
+    def changed(self, record: Record, iterations: int) -> None:
+        """Take note that a job is further than its snapshot, and save it if that is due."""
+        if self._store is None:
+            return
+        record.unsaved += iterations
+        due = 2 * record.unsaved >= self._save_iterations or record.updated - record.saved > SAVE_SECONDS
+        if due and record.saving is None:
+            record.saving = asyncio.ensure_future(self._save(record))
+
+    def must_wait(self, record: Record) -> "asyncio.Task[None] | None":
+        """The snapshot without which too much could be lost, if it is still being written."""
+        return record.saving if record.unsaved >= self._save_iterations else None
+
+    async def save_all(self) -> None:
+        """Save all jobs, and stop."""
+        for record in self.all():
+            if record.saving is not None:
+                await record.saving
+            if self._store is not None and record.unsaved:
+                await self._save(record)
+        self._disk.shutdown()
+        if self._store is not None:
+            self._store.close()
+
+    async def _save(self, record: Record) -> None:
+        assert self._store is not None
+        try:
+            async with record.lock:
+                unsaved = record.unsaved
+                state = await asyncio.to_thread(record.snapshot)
+            if self.is_known(record):
+                await self._on_disk(self._store.write, record.name, state)
+            record.unsaved -= unsaved
+            record.saved = time.time()
+        except Exception as error:  # decisions go on whatever is wrong with the disk, or with us
+            self.snapshot_failures += 1
+            log.error("its snapshot cannot be written: %s", error, exc_info=error, extra={"job": record.name})
+        finally:
+            record.saving = None
+
+    async def _on_disk(self, function: Callable[..., None], *arguments: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._disk, function, *arguments)

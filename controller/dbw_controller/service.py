@@ -1,0 +1,304 @@
+"""ControllerService: every rpc, thin over the jobs."""
+
+import asyncio
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from dbw.v1 import controller_pb2 as pb
+from dbw.v1.iteration_pb2 import Decision as DecisionMessage
+from dbw.v1.job_pb2 import Job as JobMessage
+from dbw_controller import failures, messages
+from dbw_controller.decision import Decision
+from dbw_controller.errors import (
+    InvalidValueError,
+    JobDiffersError,
+    JobNotFoundError,
+    LimitReachedError,
+    StateDamagedError,
+    StateFormatUnknownError,
+)
+from dbw_controller.events import Membership, Report
+from dbw_controller.job import STATE_VERSION, warm_up
+from dbw_controller.jobs import Event, Jobs, Record
+from dbw_controller.policies import create_policy
+from dbw_controller.spec import JobSpec
+from dbw_controller.store import decode, encode
+from dbw_runtime.failure import StatusError
+from dbw_runtime.rpc import Call
+
+PIECE_BYTES = 2 * 2**20
+PAGE = 100
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the controller takes in."""
+
+    workers: int = 10_000  # of one job
+    state_bytes: int = 256 * 2**20  # of a state that is imported
+    silent_seconds: float = 0.0  # after which a job is deleted; 0: never
+
+
+class ControllerService:
+    """Decides for any number of parameter servers."""
+
+    descriptor = pb.DESCRIPTOR.services_by_name["ControllerService"]
+
+    def __init__(self, jobs: Jobs, limits: Limits, default_policy: str = "dbw", by_worker: bool = False) -> None:
+        self._jobs, self._limits, self._by_worker = jobs, limits, by_worker
+        self._default_policy = create_policy(default_policy)
+        self._cleaning: asyncio.Task[None] | None = None
+
+    def translate(self, error: Exception) -> StatusError | None:
+        """What an error means to a caller."""
+        return failures.failure(error)
+
+    async def warm_up(self) -> None:
+        """Compile what needs compiling, and take in all snapshots."""
+        await asyncio.to_thread(warm_up)
+        self._jobs.load()
+        if self._limits.silent_seconds:
+            self._cleaning = asyncio.ensure_future(self._clean())
+
+    async def finish(self) -> None:
+        """Save all jobs."""
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        await self._jobs.save_all()
+
+    async def _clean(self) -> None:
+        while True:
+            await asyncio.sleep(min(60.0, self._limits.silent_seconds))
+            await self._jobs.delete_silent(self._limits.silent_seconds)
+
+    async def create_job(self, request: pb.CreateJobRequest, call: Call) -> pb.CreateJobResponse:
+        """Create a job or attach to one."""
+        call.job = request.job
+        if not request.HasField("membership"):
+            raise InvalidValueError("membership", None, "given: the workers that are alive")
+        membership = messages.membership_from(request.membership)
+        self._require_room(membership)
+        iteration = request.iteration if request.HasField("iteration") else None
+        try:
+            record = self._jobs.get(request.job, call.identity)
+        except JobNotFoundError:
+            spec = messages.spec_from(request.spec, self._default_policy)
+            record = self._jobs.create(request.job, call.identity, spec, membership, iteration)
+        else:
+            spec = messages.spec_from(request.spec, record.job.spec.policy)
+            if spec != record.job.spec:
+                raise JobDiffersError(record.name, _differences(record.job.spec, spec))
+            record.decision = await record.run(record.job.begin, membership, iteration)
+        session = record.begin_session()
+        self._heard(record, 0)
+        return pb.CreateJobResponse(session=session, job=_job_message(record, request.include_estimates))
+
+    async def coordinate(self, call: Call) -> None:
+        """Answer a stream of reports."""
+        record = None
+        while (request := await call.read(pb.CoordinateRequest)) is not None:
+            if record is None or request.job != record.name:
+                if record is not None:
+                    raise InvalidValueError("job", request.job, f"{record.name!r}, as in the stream's first request")
+                call.job = request.job
+                record = self._jobs.get(request.job, call.identity)
+            decision = await self._take(record, request)
+            if decision is not None:
+                await call.write(pb.CoordinateResponse(decision=decision))
+
+    async def report(self, request: pb.ReportRequest, call: Call) -> pb.ReportResponse:
+        """Take in arrivals and membership."""
+        call.job = request.job
+        await self._take(self._jobs.get(request.job, call.identity), request)
+        return pb.ReportResponse()
+
+    async def end_iteration(self, request: pb.EndIterationRequest, call: Call) -> pb.EndIterationResponse:
+        """Take in a whole iteration, and decide."""
+        call.job = request.job
+        record = self._jobs.get(request.job, call.identity)
+        if not request.HasField("summary"):
+            raise InvalidValueError("summary", None, "given; for a report without one there is Report")
+        return pb.EndIterationResponse(decision=await self._take(record, request))
+
+    async def _take(
+        self, record: Record, request: pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
+    ) -> DecisionMessage | None:
+        begin = time.perf_counter()
+        if not self._jobs.is_known(record):
+            raise JobNotFoundError(record.name)
+        record.require_session(request.session)
+        report = messages.report_from(request)
+        if report.membership is not None:
+            self._require_room(report.membership)
+        if (saving := self._jobs.must_wait(record)) is not None:
+            await asyncio.shield(saving)
+        before = record.decision
+        decision = await record.run(record.job.report, report)
+        if decision is not None:
+            record.decision = decision
+        seconds = time.perf_counter() - begin
+        # What only those who watch need is done once the answer is on its way.
+        asyncio.get_running_loop().call_soon(self._account, record, request, report, before, decision, seconds)
+        if decision is None:
+            return None
+        return messages.decision_message(decision, getattr(request, "include_estimates", False))
+
+    def _account(
+        self,
+        record: Record,
+        request: Any,  # noqa: ANN401
+        report: Report,
+        before: Decision,
+        decision: Decision | None,
+        seconds: float,
+    ) -> None:
+        """Count what happened, tell those who watch, and have it saved."""
+        new = decision is not None and decision.iteration > before.iteration
+        if self._by_worker:
+            for arrivals in report.arrivals:
+                record.statistics.arrived(arrivals)
+        record.happened(Event(report, before, decision, record.job.membership))
+        if report.summary is not None and decision is not None and new:
+            decided = before if before.iteration == report.summary.iteration else None
+            record.statistics.ended(report.summary, decided)
+            record.statistics.decided(decision, seconds)
+            record.watchers.tell(
+                lambda include_estimates: pb.WatchJobResponse(
+                    job=_job_message(record, include_estimates), summary=request.summary
+                )
+            )
+        self._heard(record, int(new))
+
+    def _heard(self, record: Record, iterations: int) -> None:
+        record.updated = time.time()
+        self._jobs.changed(record, iterations)
+
+    def _require_room(self, membership: Membership) -> None:
+        most = self._limits.workers
+        if membership.live_workers > most:
+            text = f"a job may have {most} workers here, not {membership.live_workers}; see the option --max-workers"
+            raise LimitReachedError("max_workers", text)
+
+    async def get_decision(self, request: pb.GetDecisionRequest, call: Call) -> pb.GetDecisionResponse:
+        """Look a decision up."""
+        call.job = request.job
+        record = self._jobs.get(request.job, call.identity)
+        iteration = request.iteration if request.HasField("iteration") else None
+        decision = await record.run(record.job.decision, iteration)
+        return pb.GetDecisionResponse(decision=messages.decision_message(decision, request.include_estimates))
+
+    async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
+        """Show a job."""
+        call.job = request.job
+        return pb.GetJobResponse(job=_job_message(self._jobs.get(request.job, call.identity)))
+
+    async def list_jobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
+        """List the caller's jobs; a page's token is the last name of the page before."""
+        records = [r for r in self._jobs.all() if r.owner == call.identity and r.name > request.page_token]
+        size = min(request.page_size or PAGE, PAGE)
+        token = records[size - 1].name if len(records) > size else ""
+        return pb.ListJobsResponse(jobs=map(_job_message, records[:size]), next_page_token=token)
+
+    async def delete_job(self, request: pb.DeleteJobRequest, call: Call) -> pb.DeleteJobResponse:
+        """Delete a job."""
+        call.job = request.job
+        try:
+            await self._jobs.delete(self._jobs.get(request.job, call.identity), "deleted")
+        except JobNotFoundError:
+            if not request.allow_missing:
+                raise
+        return pb.DeleteJobResponse()
+
+    async def watch_job(self, request: pb.WatchJobRequest, call: Call) -> None:
+        """Send a job as it is, and then every iteration."""
+        call.job = request.job
+        record = self._jobs.get(request.job, call.identity)
+        watcher = record.watchers.add(request.include_estimates)
+        try:
+            response: pb.WatchJobResponse | None = pb.WatchJobResponse(
+                job=_job_message(record, request.include_estimates)
+            )
+            while response is not None:
+                await call.write(response)
+                response = await call.wait(watcher.next())
+        finally:
+            record.watchers.remove(watcher)
+
+    async def diagnose_job(self, request: pb.DiagnoseJobRequest, call: Call) -> pb.DiagnoseJobResponse:
+        """Say what looks wrong."""
+        call.job = request.job
+        diagnosis = await asyncio.to_thread(self._jobs.get(request.job, call.identity).diagnose)
+        findings = map(messages.finding_message, diagnosis.findings())
+        return pb.DiagnoseJobResponse(findings=findings, iterations=diagnosis.iterations)
+
+    async def export_job_state(self, request: pb.ExportJobStateRequest, call: Call) -> None:
+        """Send what a job has learnt, in pieces."""
+        call.job = request.job
+        record = self._jobs.get(request.job, call.identity)
+        learnt = await record.run(record.job.learnt)
+        data = await asyncio.to_thread(encode, learnt)
+        header = pb.JobStateHeader(
+            job=record.name,
+            learnt_iterations=learnt["learnt_iterations"],
+            format_version=STATE_VERSION,
+            total_bytes=len(data),
+            sha256=hashlib.sha256(data).digest(),
+        )
+        await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
+        for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
+            await call.write(pb.ExportJobStateResponse(data=data[start : start + PIECE_BYTES]))
+
+    async def import_job_state(self, call: Call) -> pb.ImportJobStateResponse:
+        """Replace what a job has learnt, once all pieces are there."""
+        request = await call.read(pb.ImportJobStateRequest)
+        if request is None or not request.HasField("header"):
+            raise InvalidValueError("header", None, "given in the first request")
+        call.job, header = request.job, request.header
+        record = self._jobs.get(request.job, call.identity)
+        record.require_session(request.session)
+        if header.format_version > STATE_VERSION:
+            raise StateFormatUnknownError(header.format_version, STATE_VERSION)
+        if header.total_bytes > self._limits.state_bytes:
+            text = f"a state may have {self._limits.state_bytes} bytes here; see the option --max-state-bytes"
+            raise LimitReachedError("max_state_bytes", text)
+        data = bytearray()
+        while request is not None:
+            data += request.data
+            if len(data) > header.total_bytes:
+                break
+            request = await call.read(pb.ImportJobStateRequest)
+        if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
+            raise StateDamagedError(f"its {len(data)} bytes are not the {header.total_bytes} that were exported")
+        record.decision = await record.run(lambda: record.job.adopt(decode(bytes(data))))
+        self._heard(record, 1)
+        return pb.ImportJobStateResponse(job=_job_message(record))
+
+
+def _job_message(record: Record, include_estimates: bool = False) -> JobMessage:
+    job = record.job
+    return JobMessage(
+        name=record.name,
+        spec=messages.spec_message(job.spec),
+        owner=record.owner,
+        create_time=_timestamp(record.created),
+        update_time=_timestamp(record.updated),
+        membership=messages.membership_message(job.membership),
+        decision=messages.decision_message(record.decision, include_estimates),
+        learnt_iterations=job.learnt_iterations,
+        loss=job.loss,
+    )
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromNanoseconds(int(seconds * 1e9))
+    return stamp
+
+
+def _differences(there: JobSpec, asked: JobSpec) -> str:
+    pairs = ((name, value, asked.as_plain()[name]) for name, value in there.as_plain().items())
+    return ", ".join(f"{name} is {value}, not {other}" for name, value, other in pairs if value != other)

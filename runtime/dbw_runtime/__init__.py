@@ -1,0 +1,1 @@
+"""What every process of DBW needs, once: options, logs, security, gRPC, metrics and the `dbw` command."""

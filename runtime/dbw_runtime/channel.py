@@ -1,0 +1,56 @@
+"""How programs connect to a server: over TLS or not, with a token or not, and so that idle connections stay up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+# Pings keep load balancers from dropping an idle connection; a server that comes back is found within seconds.
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+]
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where a server is, and how to talk to it. Files are read whenever a connection is made."""
+
+    target: str  # HOST:PORT
+    tls: bool = False  # with the system's authorities, unless `tls_ca` says otherwise
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None  # the client's own, for mTLS
+    tls_key: Path | None = None
+    token_file: Path | None = None  # a file that holds a bearer token and nothing else
+
+    def open(self) -> grpc.Channel:
+        """Connect."""
+        credentials = self._credentials()
+        if credentials is None:
+            return grpc.insecure_channel(self.target, OPTIONS)
+        return grpc.secure_channel(self.target, credentials, OPTIONS)
+
+    def open_aio(self) -> grpc.aio.Channel:
+        """Connect for asyncio."""
+        credentials = self._credentials()
+        if credentials is None:
+            return grpc.aio.insecure_channel(self.target, OPTIONS)
+        return grpc.aio.secure_channel(self.target, credentials, OPTIONS)
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes with every call."""
+        if self.token_file is None:
+            return ()
+        return (("authorization", f"Bearer {self.token_file.read_text().strip()}"),)
+
+    def _credentials(self) -> grpc.ChannelCredentials | None:
+        if not (self.tls or self.tls_ca or self.tls_cert):
+            return None
+        paths = (self.tls_ca, self.tls_key, self.tls_cert)
+        ca, key, cert = (None if path is None else path.read_bytes() for path in paths)
+        return grpc.ssl_channel_credentials(ca, key, cert)

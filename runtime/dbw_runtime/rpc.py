@@ -1,0 +1,159 @@
+"""From an rpc on the wire to a method of a service, and from what that raises to a status.
+
+A service has one method for each rpc, named like it in snake case: `async def end_iteration(self, request, call)`
+returns the response. One with a stream of requests gets only the call and reads them from it; one with a stream of
+responses writes them to it.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
+
+from dbw_runtime.failure import StatusError, invalid_value, limit_reached, not_ready
+from dbw_runtime.security import Authenticator
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+MessageType = TypeVar("MessageType", bound=Message)
+ServicerContext = Any  # grpc.aio.ServicerContext, whose type hints lack what it can do with bytes
+
+
+class Gate:
+    """Lets calls in while the server is ready, and those out that wait when it stops."""
+
+    def __init__(self, authenticator: Authenticator, max_calls: int) -> None:
+        self._authenticator, self._max_calls = authenticator, max_calls
+        self.calls: set[Call] = set()
+        self.is_open = False
+        self._draining = False
+
+    def admit(self, context: ServicerContext) -> str:
+        """The caller's identity; refuses calls that cannot be served."""
+        self.refuse_unless_open()
+        identity = self._authenticator.identity(context)
+        if len(self.calls) >= self._max_calls:
+            text = f"{self._max_calls} calls are open already; close some, or see the option --max-calls"
+            raise limit_reached("max_calls", text, retry_seconds=1.0)
+        return identity
+
+    def refuse_unless_open(self) -> None:
+        """Refuse a call while the server starts or stops."""
+        if not self.is_open:
+            raise not_ready("the server is stopping" if self._draining else "the server is starting")
+
+    async def drain(self, seconds: float) -> None:
+        """End all calls that wait for something; those that are being served have so many seconds to finish."""
+        self.is_open, self._draining = False, True
+        for call in self.calls:
+            call.stop_waiting()
+        if self.calls:
+            await asyncio.wait([call.task for call in self.calls], timeout=seconds)
+
+
+class Call:
+    """One rpc that is being served."""
+
+    def __init__(self, context: ServicerContext, gate: Gate) -> None:
+        self._context, self._gate = context, gate
+        self.task = _current_task()
+        self._waits = False
+        self.identity = gate.admit(context)
+        self.job: str | None = None  # for the log
+
+    async def read(self, kind: type[MessageType]) -> MessageType | None:
+        """The next request of a stream; None after the last one."""
+        data = await self.wait(self._context.read())
+        return None if data is grpc.aio.EOF else _parsed(kind, data)
+
+    async def write(self, response: Message) -> None:
+        """Send a response on a stream."""
+        await self._context.write(response.SerializeToString())
+
+    async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for something that may take long, unless the server stops."""
+        self._waits = True
+        try:
+            if not self._gate.is_open:
+                coroutine.close()  # nobody will wait for it
+                self._gate.refuse_unless_open()
+            return await coroutine
+        except asyncio.CancelledError:
+            self._gate.refuse_unless_open()
+            raise
+        finally:
+            self._waits = False
+
+    def stop_waiting(self) -> None:
+        """End the call if it waits."""
+        if self._waits:
+            self.task.cancel()
+
+
+def _current_task() -> "asyncio.Task[Any]":
+    task = asyncio.current_task()
+    assert task is not None, "gRPC serves every call in a task"
+    return task
+
+
+def handlers(
+    service: ServiceDescriptor, implementation: object, gate: Gate, translate: Callable[[Exception], StatusError | None]
+) -> grpc.GenericRpcHandler:
+    """Serve all rpcs of a service. `translate` knows what the implementation's own errors mean."""
+    methods = {method.name: _handler(method, implementation, gate, translate) for method in service.methods}
+    return grpc.method_handlers_generic_handler(service.full_name, methods)
+
+
+def _handler(
+    method: MethodDescriptor, implementation: object, gate: Gate, translate: Callable[[Exception], StatusError | None]
+) -> Any:  # noqa: ANN401 (the type has no public name)
+    function = getattr(implementation, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower())
+    request_type: type[Message] = GetMessageClass(method.input_type)
+
+    async def serve(request: Any, context: ServicerContext) -> bytes | None:  # noqa: ANN401
+        call = None
+        try:
+            call = Call(context, gate)
+            gate.calls.add(call)
+            arguments = [call] if method.client_streaming else [_parsed(request_type, request), call]
+            response: Message | None = await function(*arguments)
+        except Exception as error:
+            failure = error if isinstance(error, StatusError) else translate(error) or _bug(error, method, call)
+        else:
+            return None if response is None else response.SerializeToString()
+        finally:
+            if call is not None:
+                gate.calls.discard(call)
+        # Outside the `except`, so that what is aborted does not drag the error along.
+        log.debug("%s: %s", failure.code.name, failure.text, extra=_extra(call) | {"rpc": method.name})
+        await context.abort(failure.code, failure.text, failure.trailers())
+        raise AssertionError("abort raises")
+
+    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
+    return getattr(grpc, f"{kind}_rpc_method_handler")(serve)
+
+
+def _parsed(kind: type[MessageType], data: bytes) -> MessageType:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise invalid_value("", f"the request is no {kind.DESCRIPTOR.full_name}: {error}") from None
+
+
+def _bug(error: Exception, method: MethodDescriptor, call: Call | None) -> StatusError:
+    correlation_id = secrets.token_hex(8)
+    extra = _extra(call) | {"rpc": method.name, "correlation_id": correlation_id}
+    log.error("a bug: please report it with this traceback", exc_info=error, extra=extra)
+    text = f"an error that is not yours; the server's log has more under the correlation id {correlation_id}"
+    return StatusError(grpc.StatusCode.INTERNAL, "BUG", text, metadata={"correlation_id": correlation_id})
+
+
+def _extra(call: Call | None) -> dict[str, str]:
+    return {} if call is None or call.job is None else {"job": call.job}

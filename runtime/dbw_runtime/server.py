@@ -1,0 +1,191 @@
+"""A gRPC server process, from its options to its last breath."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from wsgiref.simple_server import WSGIServer
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2_grpc
+from grpc_health.v1.health import SERVICE_NAME as HEALTH
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+
+from dbw_runtime import logs
+from dbw_runtime.configuration import Options, WrongValueError, option
+from dbw_runtime.failure import StatusError
+from dbw_runtime.health import Health
+from dbw_runtime.logs import LogFormat, LogLevel
+from dbw_runtime.rpc import Gate, handlers
+from dbw_runtime.security import Authenticator, Tokens, require_protection, server_credentials
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerOptions(Options):
+    """What all servers have in common."""
+
+    listen: str = option("127.0.0.1:0", "the address to serve gRPC on; port 0 takes a free one")
+    metrics_listen: str = option("127.0.0.1:0", "the address to serve Prometheus metrics on, at /metrics")
+    tls_cert: Path | None = option(None, "the server's certificate chain (PEM); read again when it changes")
+    tls_key: Path | None = option(None, "its private key (PEM)")
+    tls_client_ca: Path | None = option(None, "authorities (PEM) of which every client must have a certificate (mTLS)")
+    token_file: Path | None = option(None, "a file of bearer tokens, on each line an identity and its token")
+    insecure: bool = option(False, "serve other machines without TLS")
+    reflection: bool = option(True, "let clients ask which services there are")
+    log_format: LogFormat = option("text", "how to log to standard error")
+    log_level: LogLevel = option("info", "how much to log")
+    max_message_bytes: int = option(4 * 2**20, "the largest message to take in")
+    max_calls: int = option(4096, "how many calls may be open at once, streams included")
+    drain_seconds: float = option(10.0, "how long calls may take to finish after SIGTERM")
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other or make no sense."""
+        for name, least, most in (
+            ("max_message_bytes", 1, 2**31 - 1),
+            ("max_calls", 1, 2**31 - 1),
+            ("drain_seconds", 0, 86_400),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise WrongValueError(name, getattr(self, name), f"between {least} and {most}")
+        for name in ("listen", "metrics_listen"):
+            split_address(name, getattr(self, name))
+        require_protection(self.listen, self.tls_cert is not None, self.insecure)
+
+
+class Service(Protocol):
+    """What a server serves."""
+
+    descriptor: ServiceDescriptor
+
+    async def warm_up(self) -> None:
+        """Get ready; until then all calls are refused."""
+        ...
+
+    async def finish(self) -> None:
+        """Save what must not be lost; no call is being served any more."""
+        ...
+
+    def translate(self, error: Exception) -> StatusError | None:
+        """What one of the service's own errors means to a caller; None if it is a bug."""
+        ...
+
+
+def split_address(name: str, address: str) -> tuple[str, int]:
+    """Host and port of an address."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise WrongValueError(name, address, "HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+# Load balancers drop connections that were idle for a minute or more; pings of both sides keep them alive. Clients of
+# other languages may ping as often as every 5 seconds without being sent away (`too_many_pings`).
+KEEPALIVE: Mapping[str, int] = {
+    "grpc.keepalive_time_ms": 30_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.http2.max_pings_without_data": 0,
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+}
+# Beside the calls of clients: a server must not look dead to those who watch its health because it is busy.
+CALLS_BESIDE_THE_SERVICE = 100
+# Those who watch the health never leave by themselves; they and refused calls have this long once nothing is served.
+FAREWELL_SECONDS = 0.5
+
+
+def run(
+    program: str,
+    options: ServerOptions,
+    service: Service,
+    registry: CollectorRegistry,
+    others: Sequence[grpc.GenericRpcHandler] = (),
+) -> None:
+    """Serve until SIGTERM or SIGINT, beside other handlers if there are any. Raises OSError if an address is taken."""
+    logs.set_up(options.log_format, options.log_level)
+    log.info("starting", extra={"program": program, "options": options.described()})
+    serving = _serve(program, options, service, registry, others)
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
+
+
+async def _serve(
+    program: str,
+    options: ServerOptions,
+    service: Service,
+    registry: CollectorRegistry,
+    others: Sequence[grpc.GenericRpcHandler],
+) -> None:
+    tokens = None if options.token_file is None else Tokens(options.token_file)
+    gate = Gate(Authenticator(tokens, certificates=options.tls_client_ca is not None), options.max_calls)
+    settings = {
+        **KEEPALIVE,
+        "grpc.max_receive_message_length": options.max_message_bytes,
+        "grpc.so_reuseport": 0,  # a second server on the same port is a mistake
+    }
+    server = grpc.aio.server(
+        options=list(settings.items()), maximum_concurrent_rpcs=options.max_calls + CALLS_BESIDE_THE_SERVICE
+    )
+    server.add_generic_rpc_handlers([handlers(service.descriptor, service, gate, service.translate), *others])
+    health = Health([service.descriptor.full_name])
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if options.reflection:
+        names = [service.descriptor.full_name, HEALTH, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(names, server)
+    stopped = asyncio.Event()
+
+    def stop(sign: signal.Signals) -> None:
+        log.info("told to stop", extra={"signal": sign.name})
+        stopped.set()
+
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(sign, stop, sign)
+    port = _bind(server, options)
+    metrics = _serve_metrics(options, registry)
+    await server.start()
+    log.info(
+        "listening",
+        extra={"program": program, "grpc_port": port, "metrics_port": metrics.server_port},
+    )
+    await service.warm_up()
+    if not stopped.is_set():
+        gate.is_open = True
+        health.set_serving(True)
+        log.info("ready")
+    await stopped.wait()
+
+    log.info("draining")
+    health.set_serving(False)
+    await gate.drain(options.drain_seconds)
+    await server.stop(FAREWELL_SECONDS)
+    await service.finish()
+    metrics.shutdown()
+    log.info("stopped")
+
+
+def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
+    credentials = server_credentials(options.tls_cert, options.tls_key, options.tls_client_ca)
+    try:
+        if credentials is None:
+            return server.add_insecure_port(options.listen)
+        return server.add_secure_port(options.listen, credentials)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {options.listen}: {error}") from error
+
+
+def _serve_metrics(options: ServerOptions, registry: CollectorRegistry) -> WSGIServer:
+    host, port = split_address("metrics_listen", options.metrics_listen)
+    try:
+        return start_http_server(port, host, registry)[0]
+    except OSError as error:
+        raise OSError(f"cannot listen on {options.metrics_listen}: {error}") from error

@@ -1,0 +1,281 @@
+"""The Python client against real controllers that are slow, killed, replaced or missing."""
+
+import asyncio
+import logging
+import random
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbw.v1 import controller_pb2 as pb
+from dbw.v1.iteration_pb2 import (
+    DECISION_REASON_BEST_RATE,
+    DECISION_REASON_FIRST_ITERATION,
+    DECISION_REASON_NOT_ENOUGH_DATA,
+)
+from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
+from dbw_controller.client import AsyncDbwClient, DbwClient, TrainingJob
+from dbw_controller.client.training import Training
+from tests.servers import PATIENCE, Controller, controller, wait_until
+
+STATIC = JobSpec(policy=Policy(static=StaticPolicy(k=2)))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Controller]:
+    with controller() as running:
+        yield running
+
+
+def arrive(job: Training, workers: int = 4) -> dict[str, Any]:
+    """All gradients of an iteration; returns what its end reports."""
+    scale = random.Random(job.iteration).uniform(0.9, 1.1)
+    for rank in range(workers):
+        seconds = (0.1 + 0.01 * rank + (0.3 if rank == workers - 1 else 0.0)) * scale
+        job.arrived(worker=rank, seconds=seconds)
+    loss = 2.0 * 0.999**job.iteration
+    return {"loss": loss, "learning_rate": 0.1, "mean_squared_norm": 2.0, "sum_squared_norms": 3.0 * job.k}
+
+
+def train(job: TrainingJob, iterations: int) -> list[int]:
+    return [job.end_iteration(**arrive(job)) for _ in range(iterations)]
+
+
+def is_decided_for(job: TrainingJob) -> bool:
+    """Go through an iteration; whether the next one has a decision of the controller."""
+    train(job, 1)
+    return not job.on_fallback
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def known_job(server: Controller, name: str) -> Any:
+    with server.stub() as stub:
+        return stub.GetJob(pb.GetJobRequest(job=name)).job
+
+
+def names(server: Controller) -> list[str]:
+    with server.stub() as stub:
+        return [job.name for job in stub.ListJobs(pb.ListJobsRequest()).jobs]
+
+
+def test_a_training_gets_decisions_and_its_job_ends_with_it(server: Controller) -> None:
+    with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4) as job:
+        assert (job.k, job.iteration, job.on_fallback, job.problem) == (4, 0, False, None)
+        train(job, 20)
+        assert job.iteration == 20
+        assert job.decision is not None
+        assert (job.decision.reason, job.decision.k) == (DECISION_REASON_BEST_RATE, job.k)
+        assert known_job(server, "resnet").learnt_iterations == 20
+    assert names(server) == []
+
+
+def test_an_asyncio_training_gets_the_same_decisions(server: Controller) -> None:
+    async def run() -> list[int]:
+        async with AsyncDbwClient(server.target, deadline=PATIENCE).job("async", workers=4) as job:
+            assert not job.on_fallback
+            return [await job.end_iteration(**arrive(job)) for _ in range(20)]
+
+    with DbwClient(server.target, deadline=PATIENCE).job("sync", workers=4) as job:
+        expected = train(job, 20)
+    assert asyncio.run(run()) == expected
+    assert names(server) == []
+
+
+def test_a_job_is_kept_when_training_fails_and_goes_on_where_it_was(server: Controller) -> None:
+    client = DbwClient(server.target, deadline=PATIENCE)
+    with suppress(ZeroDivisionError), client.job("resnet", workers=4) as job:
+        train(job, 5)
+        raise ZeroDivisionError
+    with client.job("resnet", workers=4, iteration=5) as job:
+        train(job, 1)
+        assert known_job(server, "resnet").learnt_iterations == 6
+
+
+def test_late_arrivals_count_for_their_own_iteration(server: Controller) -> None:
+    with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4, spec=STATIC) as job:
+        for _ in range(3):
+            for rank in range(2):
+                job.arrived(worker=rank, seconds=0.1)
+            job.end_iteration(duration_seconds=0.1)
+            job.arrived(worker=3, seconds=0.4, iteration=job.iteration - 1)
+        job.arrived(worker=0, seconds=0.1)
+        job.end_iteration()
+        wait_until(lambda: 'dbw_gradients_total{dbw_job="resnet",outcome="late"} 3.0' in server.metrics())
+
+
+def test_membership_goes_with_the_next_iteration(server: Controller) -> None:
+    with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=[3, 5, 7, 9]) as job:
+        job.set_workers([3, 5])
+        assert job.k == 2
+        job.end_iteration(duration_seconds=1.0)
+        assert list(known_job(server, "resnet").membership.workers) == [3, 5]
+
+
+def test_a_state_goes_into_a_checkpoint_and_back(server: Controller) -> None:
+    client = DbwClient(server.target, deadline=PATIENCE)
+    with client.job("teacher", workers=4) as job:
+        train(job, 20)
+        state = job.export_state()
+    assert state is not None
+    with client.job("pupil", workers=4) as job:
+        assert job.import_state(state)
+        assert known_job(server, "pupil").learnt_iterations == 20
+        assert job.k == known_job(server, "pupil").decision.k
+        assert not job.import_state(state[:-5])
+
+
+@pytest.mark.parametrize(("fallback", "expected"), [("last", 2), ("all", 4)])
+def test_without_a_controller_training_goes_on_with_a_k_of_its_own(fallback: Any, expected: int) -> None:
+    with controller() as server:
+        job = DbwClient(server.target, deadline=PATIENCE, fallback=fallback).job("resnet", workers=4, spec=STATIC)
+        train(job, 5)
+        assert job.k == 2
+        server.kill()
+    assert train(job, 5)[1:] == [expected] * 4
+    assert job.on_fallback
+    assert "UNAVAILABLE" in (job.problem or "")
+    job.close(delete=True)
+
+
+def test_a_controller_that_was_never_there_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    with DbwClient(f"127.0.0.1:{free_port()}", deadline=5.0).job("resnet", workers=4) as job:
+        assert (job.k, job.on_fallback) == (4, True)
+        assert train(job, 3) == [4, 4, 4]
+        assert job.export_state() is None
+        assert not job.import_state(b"")
+    assert [r.getMessage() for r in caplog.records if "on fallback, k = 4" in r.getMessage()] != []
+    assert all(record.job == "resnet" for record in caplog.records)  # type: ignore[attr-defined]
+
+
+def test_a_controller_that_hangs_costs_one_deadline_and_then_nothing() -> None:
+    with controller() as server:
+        job = DbwClient(server.target, deadline=1.0).job("resnet", workers=4, spec=STATIC)
+        train(job, 5)
+        server.process.send_signal(signal.SIGSTOP)
+        assert train(job, 200) == [2] * 200  # with a deadline each this would take minutes
+        assert job.on_fallback
+        server.process.send_signal(signal.SIGCONT)
+        wait_until(partial(is_decided_for, job))
+        learnt = known_job(server, "resnet").learnt_iterations
+        job.close()
+    assert 6 <= learnt < job.iteration, "what it could not be told is missing, and nothing counts twice"
+
+
+def test_a_restarted_controller_is_found_again_and_told_who_is_alive(tmp_path: Path) -> None:
+    flags = ("--state-dir", str(tmp_path), "--save-iterations", "1", "--listen", f"127.0.0.1:{free_port()}")
+    with controller(*flags) as server:
+        job = DbwClient(server.target, deadline=1.0).job("resnet", workers=4)
+        train(job, 20)
+        server.kill()
+    train(job, 3)
+    job.set_workers(3)
+    with controller(*flags) as server:
+        wait_until(partial(is_decided_for, job))
+        seen = known_job(server, "resnet")
+        assert seen.membership.live_workers == 3
+        assert 20 <= seen.learnt_iterations < job.iteration
+        assert seen.decision.reason not in (DECISION_REASON_FIRST_ITERATION, DECISION_REASON_NOT_ENOUGH_DATA)
+        job.close(delete=True)
+        assert names(server) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_training_survives_a_controller_that_is_killed_at_random_points(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    flags = ("--state-dir", str(tmp_path), "--save-iterations", "5", "--listen", f"127.0.0.1:{free_port()}")
+    job: TrainingJob | None = None
+    decided = 0
+    for _ in range(3):
+        with controller(*flags) as server:
+            if job is None:
+                job = DbwClient(server.target, deadline=1.0).job("resnet", workers=4)
+            training = job
+            wait_until(partial(is_decided_for, training))
+            for _ in range(rng.randrange(1, 40)):
+                train(training, 1)
+                decided += not training.on_fallback
+            learnt = known_job(server, "resnet").learnt_iterations
+            server.process.kill()
+            train(training, rng.randrange(1, 10))
+            server.wait()
+    assert job is not None
+    job.close()
+    with controller(*flags) as server:
+        back = known_job(server, "resnet").learnt_iterations
+    assert learnt - 5 <= back <= learnt <= job.iteration, "nothing counts twice, and little is lost"
+    assert decided > 0
+
+
+def test_another_process_with_the_same_job_ends_the_decisions_of_the_first(server: Controller) -> None:
+    client = DbwClient(server.target, deadline=5.0)
+    first = client.job("resnet", workers=4)
+    train(first, 3)
+    with client.job("resnet", workers=4) as second:
+        assert train(first, 3)[-1] == first.k
+        assert first.on_fallback
+        assert "ABORTED" in (first.problem or "")
+        train(second, 3)
+        assert not second.on_fallback
+    first.close()
+
+
+def test_a_training_that_began_without_the_controller_does_not_go_on_with_an_older_one(tmp_path: Path) -> None:
+    flags = ("--state-dir", str(tmp_path), "--listen", f"127.0.0.1:{free_port()}")
+    with controller(*flags) as server:
+        old = DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4)
+        train(old, 30)
+        old.close()
+        server.stop()
+    new = DbwClient(server.target, deadline=5.0).job("resnet", workers=4)
+    train(new, 3)
+    with controller(*flags) as server:
+        wait_until(partial(is_decided_for, new))
+        assert known_job(server, "resnet").decision.iteration == new.iteration < 1000
+        new.close(delete=True)
+
+
+def test_requests_that_are_refused_do_not_end_the_decisions(
+    server: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
+    with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4, spec=STATIC) as job:
+        with caplog.at_level(logging.ERROR, "dbw.client"):
+            job.end_iteration(duration_seconds=-1.0)
+            assert job.k == 4 or job.on_fallback
+        assert any("summary.duration_seconds" in record.getMessage() for record in caplog.records)
+        wait_until(partial(is_decided_for, job))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda job: job.arrived(seconds=-1.0),
+        lambda job: job.arrived(seconds=float("nan")),
+        lambda job: job.arrived(seconds=1.0, iteration=99),
+        lambda job: job.end_iteration(),
+        lambda job: job.set_workers(-1),
+    ],
+)
+def test_a_mistake_of_the_caller_is_an_error_at_once(server: Controller, mistake: Any) -> None:
+    with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4) as job:
+        with pytest.raises(ValueError, match=r"must be|is needed"):
+            mistake(job)
+        train(job, 1)
+        assert not job.on_fallback
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="deadline"):
+        DbwClient("127.0.0.1:1", deadline=0.0)
+    with pytest.raises(ValueError, match="fallback"):
+        DbwClient("127.0.0.1:1", fallback="none").job("resnet", workers=1)  # type: ignore[arg-type]

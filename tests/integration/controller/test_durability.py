@@ -1,0 +1,181 @@
+"""Jobs survive the controller's death, whenever it comes."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dbw.v1 import controller_pb2 as pb
+from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw.v1.iteration_pb2 import Membership
+from dbw_controller.store import MAGIC, SnapshotStore, decode, encode
+from tests.reports import create, failure, train, whole_iteration
+from tests.servers import Controller, controller, wait_until
+
+
+def learnt_iterations(stub: ControllerServiceStub, job: str = "resnet") -> int:
+    return stub.GetJob(pb.GetJobRequest(job=job)).job.learnt_iterations
+
+
+def attach(stub: ControllerServiceStub, job: str) -> str:
+    """Attach to a job as a parameter server does that is in the middle of its training."""
+    return stub.CreateJob(pb.CreateJobRequest(job=job, membership=Membership(live_workers=4))).session
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a controller that was stopped, with two jobs that have learnt something."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with controller("--state-dir", str(folder)) as server:
+        with server.stub() as stub:
+            for name in ("resnet", "healthy"):
+                train(stub, name, create(stub, name), range(20))
+        assert server.stop() == 0
+    return folder
+
+
+@pytest.fixture
+def folder(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(stopped, tmp_path / "state"))
+
+
+def test_a_controller_that_is_stopped_loses_nothing(tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path)) as server:
+        with server.stub() as stub:
+            session = create(stub)
+            decisions = train(stub, "resnet", session, range(20))
+        server.stop()
+    with controller("--state-dir", str(tmp_path)) as server, server.stub() as stub:
+        assert learnt_iterations(stub) == 20
+        assert stub.GetDecision(pb.GetDecisionRequest(job="resnet")).decision == decisions[-1]
+        with pytest.raises(grpc.RpcError) as error:  # who reports must tell first who is alive
+            stub.Report(pb.ReportRequest(job="resnet", session=session))
+        assert failure(error.value)[1] == "SESSION_NOT_FOUND"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_controller_that_is_killed_loses_at_most_as_many_iterations_as_configured(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    iteration = learnt = 0
+    for _ in range(3):
+        with controller("--state-dir", str(tmp_path), "--save-iterations", "10") as server:
+            with server.stub() as stub:
+                session = attach(stub, "resnet")
+                assert learnt - 10 <= learnt_iterations(stub) <= learnt
+                until = iteration + rng.randrange(5, 60)
+                train(stub, "resnet", session, range(iteration, until))
+                iteration, learnt = until, learnt_iterations(stub)
+            server.kill()
+
+
+def test_a_killed_controller_goes_on_as_if_it_had_never_died(tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path), "--save-iterations", "1") as server:
+        with server.stub() as stub:
+            expected = train(stub, "resnet", create(stub), range(30))
+            session = create(stub, "other")
+            before = train(stub, "other", session, range(15))
+            wait_until(lambda: 'dbw_unsaved_iterations{dbw_job="other"} 0.0' in server.metrics())
+        server.kill()
+    with controller("--state-dir", str(tmp_path)) as server, server.stub() as stub:
+        session = attach(stub, "other")
+        repeated = whole_iteration("other", session, 14, before[13].k)
+        answer = next(stub.Coordinate(iter([repeated]))).decision
+        assert answer == before[14], "the request that a client repeats gets the same answer"
+        assert learnt_iterations(stub, "other") == 15
+        assert [*before, *train(stub, "other", session, range(15, 30))] == expected
+
+
+def test_a_deleted_job_stays_deleted(tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path)) as server:
+        with server.stub() as stub:
+            create(stub)
+            stub.DeleteJob(pb.DeleteJobRequest(job="resnet"))
+        server.kill()
+    with controller("--state-dir", str(tmp_path)) as server, server.stub() as stub:
+        assert not stub.ListJobs(pb.ListJobsRequest()).jobs
+
+
+def cut_short(snapshot: Path) -> None:
+    snapshot.write_bytes(snapshot.read_bytes()[:-10])
+
+
+def flip_a_bit(snapshot: Path) -> None:
+    content = bytearray(snapshot.read_bytes())
+    content[-100] ^= 1
+    snapshot.write_bytes(content)
+
+
+def empty(snapshot: Path) -> None:
+    snapshot.write_bytes(b"")
+
+
+def rewrite(snapshot: Path, **changes: object) -> None:
+    state = decode(snapshot.read_bytes()[len(MAGIC) + 32 :])
+    state["job"].update(changes)
+    snapshot.unlink()
+    shutil.rmtree(snapshot.parent / "scratch", ignore_errors=True)
+    store = SnapshotStore(snapshot.parent / "scratch")
+    store.write(snapshot.stem, state)
+    (snapshot.parent / "scratch" / snapshot.name).rename(snapshot)
+    store.close()
+
+
+def newer(snapshot: Path) -> None:
+    rewrite(snapshot, version=99)
+
+
+def senseless(snapshot: Path) -> None:
+    rewrite(snapshot, iteration="many")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [(cut_short, "damaged"), (flip_a_bit, "damaged"), (empty, "damaged"), (senseless, "damaged"), (newer, "newer")],
+)
+def test_a_snapshot_that_cannot_be_used_is_set_aside_and_stops_no_other(
+    folder: Path, spoil: Callable[[Path], None], kind: str
+) -> None:
+    snapshot = folder / "resnet.job"
+    spoil(snapshot)
+    spoilt = snapshot.read_bytes()
+    with controller("--state-dir", str(folder)) as server, server.stub() as stub:
+        assert [job.name for job in stub.ListJobs(pb.ListJobsRequest()).jobs] == ["healthy"]
+        line = server.wait_for_log("its snapshot cannot be used", job="resnet", level="error")
+        assert "set aside" in line["message"]
+        create(stub)  # the name is free, and what was set aside stays
+    (aside,) = folder.glob("resnet.job.*")
+    assert aside.name == f"resnet.job.{kind}-1"
+    assert aside.read_bytes() == spoilt
+
+
+def test_what_a_killed_write_left_behind_is_no_snapshot(folder: Path) -> None:
+    (folder / "resnet.tmp").write_bytes((folder / "resnet.job").read_bytes()[:50])
+    with controller("--state-dir", str(folder)) as server, server.stub() as stub:
+        assert learnt_iterations(stub) == 20
+        assert not (folder / "resnet.tmp").exists()
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Controller]:
+    """A controller whose folder has become a file, so that no snapshot can be written."""
+    folder = tmp_path / "state"
+    with controller("--state-dir", str(folder), "--save-iterations", "2") as server:
+        shutil.rmtree(folder)
+        folder.write_text("not a folder")
+        yield server
+
+
+def test_a_disk_that_fails_does_not_stop_decisions(full_disk: Controller) -> None:
+    with full_disk.stub() as stub:
+        assert len(train(stub, "resnet", create(stub), range(20))) == 20
+    full_disk.wait_for_log("its snapshot cannot be written", job="resnet")
+    assert "dbw_snapshot_failures_total 0.0" not in full_disk.metrics()
+
+
+def test_states_come_back_from_bytes_as_they_were() -> None:
+    state = {"a": [1, 2.5, None, "text", b"\x00\xff"], "b": {"c": 2**63, "nan": float("inf")}}
+    assert decode(encode(state)) == state

@@ -1,0 +1,25 @@
+"""Programs for Node.js, which tests run as clients in another language."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent / "integration/node"
+needs_node = pytest.mark.skipif(
+    not (shutil.which("node") and shutil.which("npm")), reason="node and npm are not installed: no client in Node.js"
+)
+
+
+def run_node(program: str, request: dict[str, Any]) -> dict[str, Any]:
+    """Run a program with a request on its standard input; returns what it writes. Installs what it needs."""
+    installed, lock = FOLDER / "node_modules/.package-lock.json", FOLDER / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=FOLDER, check=True)
+    done = subprocess.run(["node", program], cwd=FOLDER, input=json.dumps(request), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result

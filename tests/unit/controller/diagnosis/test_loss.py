@@ -1,0 +1,23 @@
+import numpy as np
+import pytest
+
+from dbw_controller.diagnosis import Diagnosis, FindingKind
+from dbw_controller.policies import BlindDbw, Dbw, Policy, Sync
+from tests.jobs import full_report, new_job
+from tests.unit.controller.diagnosis.server import Server, changed_summary, observe
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("policy", "workers"), [(Dbw(), 4), (Dbw(), 16), (BlindDbw(), 16)], ids=repr)
+def test_a_loss_that_is_a_sum_is_found(policy: Policy, workers: int, seed: int) -> None:
+    change = changed_summary(lambda s: {"loss": s.k * (s.loss or 0.0)})
+    assert Server(workers, policy, seed, change=change).run(400).kinds == [FindingKind.LOSS_IS_A_SUM]
+
+
+def test_a_falling_loss_while_k_falls_is_no_sum() -> None:
+    job, diagnosis = new_job(64, policy=Sync()), Diagnosis()
+    ks = [64, 4, *([5, 4] * 100)]
+    rng = np.random.default_rng(0)
+    for t, (k, loss) in enumerate(zip(ks, [100.0, 6.0, *([5.0] * 200)], strict=True)):
+        observe(job, diagnosis, full_report(t, k, fallback=True, loss=loss * np.exp(0.1 * rng.normal()), moments=None))
+    assert FindingKind.LOSS_IS_A_SUM not in {finding.kind for finding in diagnosis.findings()}
