@@ -1,9 +1,9 @@
-"""What a decision costs over the network, beside an echo of the same bytes on the same server.
+"""What a decision costs over the network, beside an echo of the same message on the same server.
 
-A controller runs in a process of its own, with snapshots, metrics (scraped every second) and logs on. Requests are
-serialised beforehand, so that what is measured is the way there, the decision, and the way back. In every request all
-workers' gradients have arrived. The job has learnt from twenty iterations at each of its k ("rows"), and goes on to
-wait for any of them.
+A controller runs in a process of its own, with snapshots, metrics (scraped every second) and logs on. Messages are
+built beforehand; gRPC serialises and parses them, the echo's as well, so that the difference is the decision itself. In
+every request all workers' gradients have arrived. The job has learnt from twenty iterations at each of its k ("rows"),
+and goes on to wait for any of them.
 """
 
 import asyncio
@@ -39,6 +39,7 @@ from dbw_controller.store import encode
 
 REPETITIONS, CALLS = 40, 25
 COORDINATE, ECHO = "/dbw.v1.ControllerService/Coordinate", "/benchmarks.Echo/Echo"
+TYPES: dict[str, Any] = {COORDINATE: pb.CoordinateResponse, ECHO: pb.CoordinateRequest}
 
 
 class Case(NamedTuple):
@@ -71,7 +72,9 @@ def serve_with_echo(port: int, metrics_port: int, folder: str) -> None:
     options = ControllerOptions(
         listen=f"127.0.0.1:{port}", metrics_listen=f"127.0.0.1:{metrics_port}", state_dir=Path(folder) / "state"
     )
-    handlers: dict[str, Any] = {"Echo": grpc.stream_stream_rpc_method_handler(echo)}
+    message = pb.CoordinateRequest
+    method = grpc.stream_stream_rpc_method_handler(echo, message.FromString, message.SerializeToString)
+    handlers: dict[str, Any] = {"Echo": method}
     serve(options, [grpc.method_handlers_generic_handler("benchmarks.Echo", handlers)])
 
 
@@ -134,8 +137,8 @@ def create(stub: ControllerServiceStub, name: str, workers: int, rows: Sequence[
     return session
 
 
-def requests(name: str, session: str, workers: int, rows: Sequence[int], count: int) -> Iterator[bytes]:
-    """What a parameter server sends at the end of its iterations, serialised."""
+def requests(name: str, session: str, workers: int, rows: Sequence[int], count: int) -> Iterator[pb.CoordinateRequest]:
+    """What a parameter server sends at the end of its iterations."""
     rng = np.random.default_rng(workers)
     previous_k = workers
     for iteration in range(count):
@@ -150,9 +153,13 @@ def requests(name: str, session: str, workers: int, rows: Sequence[int], count: 
             moments=moments,
         )
         arrivals = [Arrivals(iteration=iteration, seconds=times, workers=rng.permutation(workers))]
-        request = pb.CoordinateRequest(job=name, session=session, arrivals=arrivals, summary=summary)
-        yield request.SerializeToString()
+        yield pb.CoordinateRequest(job=name, session=session, arrivals=arrivals, summary=summary)
         previous_k = k
+
+
+def stream(channel: Any, method: str) -> Any:  # noqa: ANN401 (of gRPC or of its asyncio API)
+    """A method that takes reports, and what it returns."""
+    return channel.stream_stream(method, pb.CoordinateRequest.SerializeToString, TYPES[method].FromString)
 
 
 def measure_latency(report: Report, target: str, case: Case) -> None:
@@ -162,8 +169,8 @@ def measure_latency(report: Report, target: str, case: Case) -> None:
         count = REPETITIONS * CALLS + 50
         prepared = list(requests("latency", session, case.workers, case.rows, count))
         candidates: dict[str, Callable[[], object]] = {
-            "echo": exchange(channel.stream_stream(ECHO), lambda: prepared[0]),
-            "decision": exchange(channel.stream_stream(COORDINATE), iter(prepared).__next__),
+            "echo": exchange(stream(channel, ECHO), lambda: prepared[0]),
+            "decision": exchange(stream(channel, COORDINATE), iter(prepared).__next__),
         }
         for _ in range(50):
             for call in candidates.values():
@@ -202,18 +209,17 @@ def measure_throughput(report: Report, target: str, jobs: int, decisions: int = 
     report.results[f"{jobs} jobs, n = 16: echoes / decisions"] = ratio(rates["echoes"], rates["decisions"])
 
 
-async def answers_per_second(target: str, method: str, prepared: Sequence[Sequence[bytes]]) -> float:
+async def answers_per_second(target: str, method: str, prepared: Sequence[Sequence[pb.CoordinateRequest]]) -> float:
     """Send all requests, those of each job one after the other."""
 
-    async def ask(own: Sequence[bytes]) -> None:
-        async def outgoing() -> AsyncIterator[bytes]:
+    async def ask(own: Sequence[pb.CoordinateRequest]) -> None:
+        async def outgoing() -> AsyncIterator[pb.CoordinateRequest]:
             for request in own:
                 yield request
                 await answered.acquire()
 
         answered = asyncio.Semaphore(0)
-        stream: Any = channel.stream_stream(method)
-        async for _ in stream(outgoing()):
+        async for _ in stream(channel, method)(outgoing()):
             answered.release()
 
     async with grpc.aio.insecure_channel(target) as channel:
@@ -235,7 +241,7 @@ def measure_memory(report: Report, running: Server, workers: int, jobs: int, ite
     rows, names = range(1, workers + 1), [f"memory-{i}" for i in range(jobs)]
     with grpc.insecure_channel(running.target) as channel:
         stub = ControllerServiceStub(channel)
-        coordinate: Any = channel.stream_stream(COORDINATE)
+        coordinate = stream(channel, COORDINATE)
 
         def train(name: str) -> None:
             session = create(stub, name, workers, rows)

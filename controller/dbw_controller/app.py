@@ -14,10 +14,10 @@ from dbw_controller.estimators.durations import Solver
 from dbw_controller.events import MAX_WORKERS
 from dbw_controller.jobs import Jobs
 from dbw_controller.metrics import registry_of
-from dbw_controller.policies import create_policy
+from dbw_controller.policies import POLICIES, create_policy
 from dbw_controller.service import ControllerService, Limits
 from dbw_controller.store import SnapshotStore, StateFolderError
-from dbw_runtime.configuration import UsageError, option, parse
+from dbw_runtime.configuration import UsageError, WrongValueError, option, parse
 from dbw_runtime.server import ServerOptions, run
 
 DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
@@ -43,17 +43,16 @@ class ControllerOptions(ServerOptions):
     def __post_init__(self) -> None:
         """Refuse options that contradict each other or make no sense."""
         super().__post_init__()
-        for name in ("save_iterations", "max_jobs", "max_workers", "max_state_bytes"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.max_workers > MAX_WORKERS:
-            raise UsageError(f"max_workers is {self.max_workers}; it must be at most {MAX_WORKERS}")
-        if not self.silent_days >= 0:
-            raise UsageError(f"silent_days is {self.silent_days}; it must be at least 0")
+        self.require_between("save_iterations", 1, 2**31)
+        self.require_between("max_jobs", 1, 2**31)
+        self.require_between("max_workers", 1, MAX_WORKERS)
+        self.require_between("max_state_bytes", 1, 2**40)
+        self.require_between("silent_days", 0, 36_500)
         try:
             create_policy(self.default_policy)
-        except JobError as error:
-            raise UsageError(f"default_policy: {error}") from error
+        except JobError:
+            expected = f"one of {', '.join(POLICIES)} that needs no parameters"
+            raise WrongValueError("default_policy", self.default_policy, expected) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -72,6 +72,7 @@ class Record:
     slow: bool = False
     decision: Decision = field(init=False)  # the newest one, also while a thread works on the job
     unsaved: int = 0  # iterations since the last snapshot
+    changed: bool = False  # whether anything has happened since then
     saved: float = 0.0
     saving: "asyncio.Task[None] | None" = None
 
@@ -216,6 +217,7 @@ class Jobs:
         if self._store is None:
             return
         record.unsaved += iterations
+        record.changed = True
         due = 2 * record.unsaved >= self._save_iterations or record.updated - record.saved > SAVE_SECONDS
         if due and record.saving is None:
             record.saving = asyncio.ensure_future(self._save(record))
@@ -229,7 +231,7 @@ class Jobs:
         for record in self.all():
             if record.saving is not None:
                 await record.saving
-            if self._store is not None and record.unsaved:
+            if record.changed:
                 await self._save(record)
         self._disk.shutdown()
         if self._store is not None:
@@ -239,7 +241,7 @@ class Jobs:
         assert self._store is not None
         try:
             async with record.lock:
-                unsaved = record.unsaved
+                unsaved, record.changed = record.unsaved, False
                 state = await asyncio.to_thread(record.snapshot)
             if self.is_known(record):
                 await self._on_disk(self._store.write, record.name, state)
@@ -247,6 +249,7 @@ class Jobs:
             record.saved = time.time()
         except Exception as error:  # decisions go on whatever is wrong with the disk, or with us
             self.snapshot_failures += 1
+            record.changed = True
             log.error("its snapshot cannot be written: %s", error, exc_info=error, extra={"job": record.name})
         finally:
             record.saving = None

@@ -1,6 +1,7 @@
 """ControllerService: every rpc, thin over the jobs."""
 
 import asyncio
+import gc
 import hashlib
 import time
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ class ControllerService:
     async def warm_up(self) -> None:
         """Compile what needs compiling, and take in all snapshots."""
         await asyncio.to_thread(warm_up)
-        self._jobs.load()
+        await asyncio.to_thread(self._jobs.load)
+        gc.collect()
+        gc.freeze()  # what is there now stays: collections need not look at it while somebody waits for a decision
         if self._limits.silent_seconds:
             self._cleaning = asyncio.ensure_future(self._clean())
 

@@ -41,6 +41,11 @@ class Options:
 
     config: Path | None = option(None, "a TOML file with options, in a table named after the program")
 
+    def require_between(self, name: str, least: float, most: float) -> None:
+        """Refuse a number that makes no sense."""
+        if not least <= getattr(self, name) <= most:
+            raise WrongValueError(name, getattr(self, name), f"between {least} and {most}")
+
     def described(self) -> dict[str, Any]:
         """The options that have a value, for the log."""
         given = {name: value for name, value in asdict(self).items() if value is not None}

@@ -47,13 +47,9 @@ class ServerOptions(Options):
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other or make no sense."""
-        for name, least, most in (
-            ("max_message_bytes", 1, 2**31 - 1),
-            ("max_calls", 1, 2**31 - 1),
-            ("drain_seconds", 0, 86_400),
-        ):
-            if not least <= getattr(self, name) <= most:
-                raise WrongValueError(name, getattr(self, name), f"between {least} and {most}")
+        self.require_between("max_message_bytes", 1, 2**31 - 1)
+        self.require_between("max_calls", 1, 2**31 - 1)
+        self.require_between("drain_seconds", 0, 86_400)
         for name in ("listen", "metrics_listen"):
             split_address(name, getattr(self, name))
         require_protection(self.listen, self.tls_cert is not None, self.insecure)

@@ -57,6 +57,17 @@ def test_a_controller_that_is_stopped_loses_nothing(tmp_path: Path) -> None:
         assert failure(error.value)[1] == "SESSION_NOT_FOUND"
 
 
+def test_what_is_reported_between_iterations_is_not_lost_either(tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path)) as server:
+        with server.stub() as stub:
+            session = create(stub)
+            wait_until((tmp_path / "resnet.job").exists)
+            stub.Report(pb.ReportRequest(job="resnet", session=session, membership=Membership(live_workers=7)))
+        server.stop()
+    with controller("--state-dir", str(tmp_path)) as server, server.stub() as stub:
+        assert stub.GetJob(pb.GetJobRequest(job="resnet")).job.membership.live_workers == 7
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_controller_that_is_killed_loses_at_most_as_many_iterations_as_configured(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -1,0 +1,198 @@
+"""How a controller is told what to do, and how it says what it was told wrong."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import grpc
+import pytest
+
+from dbw.v1 import controller_pb2 as pb
+from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw_controller.app import ControllerOptions, main
+from dbw_runtime.configuration import variable
+from tests.programs import ADDRESSES, Program, controller_program, run_all
+from tests.reports import create, train
+from tests.servers import PATIENCE, controller
+
+Runs = dict[str, "subprocess.CompletedProcess[str]"]
+
+
+def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: Path) -> None:
+    config = tmp_path / "dbw.toml"
+    config.write_text(
+        '[controller]\nmax_jobs = 1\nmax_calls = 2\nmax_workers = 3\nreflection = false\n[ps]\nmodel = ""\n'
+    )
+    variables = {"DBW_CONTROLLER_MAX_JOBS": "10", "DBW_CONTROLLER_MAX_CALLS": "20", "DBW_CONTROLLER_STATE_DIR": ""}
+    with controller("--config", str(config), "--max-jobs", "100", **variables) as server:
+        options = server.wait_for_log("starting")["options"]
+    expected = {"max_jobs": 100, "max_calls": 20, "max_workers": 3, "reflection": False, "save_iterations": 100}
+    assert {name: options[name] for name in expected} == expected
+    assert options["config"] == str(config)
+    assert "state_dir" not in options
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "content", "text"),
+    [
+        ("--max-jobs many", {}, b"", r"--max-jobs is 'many'; it must be an integer"),
+        ("--log-level loud", {}, b"", r"--log-level is 'loud'; it must be one of debug, info, warning, error"),
+        ("--max-calls 0", {}, b"", r"--max-calls is 0; it must be between 1 and 2147483647"),
+        ("--listen nowhere", {}, b"", r"--listen is 'nowhere'; it must be HOST:PORT"),
+        ("--listen 127.0.0.1:65536", {}, b"", r"--listen is '127.0.0.1:65536'; it must be HOST:PORT"),
+        ("--max-bees 3", {}, b"", r"unrecognized arguments: --max-bees 3"),
+        ("--max-message-bytes 2147483648", {}, b"", r"--max-message-bytes is 2147483648; it must be between 1 and"),
+        ("--default-policy nonsense", {}, b"", r"--default-policy.*'nonsense'.*dbw"),
+        ("", {"SILENT_DAYS": "soon"}, b"", r"DBW_CONTROLLER_SILENT_DAYS is 'soon'; it must be a number"),
+        ("", {"INSECURE": "perhaps"}, b"", r"DBW_CONTROLLER_INSECURE is 'perhaps'; it must be true or false"),
+        ("", {"DRAIN_SECONDS": "nan"}, b"", r"DBW_CONTROLLER_DRAIN_SECONDS is nan; it must be between 0 and 86400"),
+        ("", {}, b"[controller]\nmax_jobs = 1.5", r"max_jobs in \S+\.toml is 1\.5; it must be an integer"),
+        ("", {}, b"[controller]\nlisten = 1", r"listen in \S+\.toml is 1; it must be text"),
+        ("", {}, b"[controller]\nmax_calls = 0", r"max_calls in \S+\.toml is 0; it must be between 1 and"),
+        (
+            "",
+            {},
+            b"[controller]\nmax_bees = 1",
+            r"max_bees in \S+ is no option; \[controller\] may have listen,",
+        ),
+        ("", {}, b"max_jobs = 1", r"max_jobs in \S+\.toml must be in a table, such as \[controller\]"),
+        ("", {}, b"max_jobs: 1", r"the file \S+\.toml cannot be read: .*line 1"),
+        ("", {}, b"\xff\xfe", r"the file \S+\.toml cannot be read: .*utf-8"),
+        ("--config nowhere.toml", {}, b"", r"the file nowhere\.toml cannot be read: .*No such file"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_where_it_was_found_and_what_is_expected(
+    flags: str,
+    variables: dict[str, str],
+    content: bytes,
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = tmp_path / "dbw.toml"
+    config.write_bytes(content)
+    for name, value in {"CONFIG": str(config), **variables}.items():
+        monkeypatch.setenv(f"DBW_CONTROLLER_{name}", value)
+    with pytest.raises(SystemExit, match="2"):
+        main(flags.split())
+    usage, *_, problem = capsys.readouterr().err.splitlines()
+    assert usage == "usage: dbw controller [OPTIONS]"
+    assert re.search(rf"^dbw controller: error: {text}", problem), problem
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What programs say that end by themselves."""
+    state = tmp_path_factory.mktemp("options") / "state"
+    cli, wide = ("-m", "dbw_runtime.cli"), {"COLUMNS": "200"}
+    with socket.create_server(("127.0.0.1", 0)) as taken, controller("--state-dir", str(state)):
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        return run_all(
+            {
+                "wrong value": controller_program("--max-jobs", "many"),
+                "port taken": controller_program("--listen", address),
+                "metrics port taken": controller_program("--metrics-listen", address),
+                "state folder taken": controller_program("--state-dir", str(state)),
+                "state folder is a file": controller_program("--state-dir", __file__),
+                "dbw": Program(cli),
+                "dbw --help": Program((*cli, "--help")),
+                "dbw nonsense": Program((*cli, "nonsense")),
+                "dbw controller --help": Program((*cli, "controller", "--help"), wide),
+                "python -m dbw_controller --help": Program(("-m", "dbw_controller", "--help"), wide),
+            }
+        )
+
+
+def test_a_program_with_a_wrong_value_ends_with_2(runs: Runs) -> None:
+    done = runs["wrong value"]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("error: --max-jobs is 'many'; it must be an integer\n")
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("port taken", r"cannot listen on 127\.0\.0\.1:\d+"),
+        ("metrics port taken", r"cannot listen on 127\.0\.0\.1:\d+: .*Address already in use"),
+        ("state folder taken", r"another controller uses \S+/state; give each one a folder of its own"),
+        ("state folder is a file", r"\S+\.py cannot be used: "),
+    ],
+)
+def test_what_another_program_has_taken_is_named(runs: Runs, case: str, text: str) -> None:
+    done = runs[case]
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search(rf"^dbw controller: {text}", done.stderr.splitlines()[-1]), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("case", ["dbw controller --help", "python -m dbw_controller --help"])
+def test_help_explains_every_option_with_its_variable_and_its_default(runs: Runs, case: str) -> None:
+    done = runs[case]
+    assert (done.returncode, done.stderr) == (0, "")
+    text = " ".join(done.stdout.split())
+    for item in fields(ControllerOptions):
+        default = "no default" if item.default is None else f"default: {item.default}"
+        flag = f"--{item.name.replace('_', '-')} "
+        explanation = f"{item.metadata['help']} [{variable('controller', item.name)}; {default}]"
+        assert flag in text.replace(",", " ")
+        assert explanation in text
+
+
+@pytest.mark.parametrize("case", ["dbw", "dbw --help"])
+def test_dbw_lists_its_commands(runs: Runs, case: str) -> None:
+    done = runs[case]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"controller", "jobs", "watch", "why"} <= set(re.findall(r"^  (\w+)", done.stdout, re.MULTILINE))
+
+
+def test_dbw_knows_no_other_commands(runs: Runs) -> None:
+    done = runs["dbw nonsense"]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dbw: there is no command 'nonsense'\n\nusage: dbw COMMAND")
+
+
+def test_every_line_is_a_json_object_that_names_the_job_it_is_about(tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path), "--log-level", "debug") as server, server.stub() as stub:
+        session = create(stub, "resnet")
+        train(stub, "resnet", session, range(3))
+        with pytest.raises(grpc.RpcError, match="there is no decision"):
+            stub.GetDecision(pb.GetDecisionRequest(job="resnet", iteration=7))
+        stub.DeleteJob(pb.DeleteJobRequest(job="resnet"))
+        assert server.stop() == 0
+        assert server.other_output == []
+        for line in server.logs:
+            assert {"time", "level", "logger", "message"} <= set(line)
+        about = [line["message"] for line in server.logs if line.get("job") == "resnet"]
+        assert about[0] == "created"
+        assert about[-1] == "deleted"
+        assert any(message.startswith("NOT_FOUND: there is no decision") for message in about)
+        assert [line["message"] for line in server.logs if line["message"] == "ready"] == ["ready"]
+
+
+def test_a_text_log_is_for_people_and_no_caller_can_forge_a_line_of_it() -> None:
+    forged = "x\n00:00:00 INFO    [resnet] deleted\x1b[2J"
+    command = [sys.executable, "-m", "dbw_controller", *ADDRESSES, "--log-level", "debug"]
+    lines: list[str] = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while not lines or not lines[-1].endswith("ready\n"):
+            lines.append(process.stderr.readline())
+        port = re.search(r"listening  program=controller  grpc_port=(\d+)", "".join(lines))
+        assert port is not None
+        with grpc.insecure_channel(f"127.0.0.1:{port[1]}") as channel:
+            stub = ControllerServiceStub(channel)
+            create(stub, "resnet")
+            with pytest.raises(grpc.RpcError, match="there is no job"):
+                stub.GetJob(pb.GetJobRequest(job=forged))
+        process.send_signal(signal.SIGINT)  # as Ctrl-C does
+        lines += process.stderr
+        assert process.wait(PATIENCE) == 0
+    assert all(re.match(r"\d\d:\d\d:\d\d (DEBUG|INFO)  ", line) for line in lines), lines
+    assert lines[-1].endswith("stopped\n")
+    assert [line for line in lines if line.endswith(" INFO    [resnet] created  owner=  live_workers=4\n")]
+    assert [line for line in lines if r"[x\n00:00:00 INFO    [resnet] deleted\x1b[2J] NOT_FOUND: " in line]
