@@ -4,10 +4,10 @@ A sample t_{h,i} of iteration t needs h = k_{t−1}. Arrivals may be repeated, c
 known what h was; here each one makes at most one sample, as soon as h is known.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from msgspec import Struct
 
 from dbw_controller import plain
 from dbw_controller.estimators.compiled import Array
@@ -26,8 +26,7 @@ class Sample(NamedTuple):
     seconds: Array
 
 
-@dataclass
-class Entry:
+class Entry(Struct):
     """What is known of one iteration."""
 
     previous_k: int | None = None  # h

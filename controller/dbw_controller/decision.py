@@ -1,8 +1,10 @@
 """What a job answers: how many gradients to wait for, and why."""
 
-from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from dbw_controller import plain
 from dbw_controller.estimators.compiled import Array
@@ -36,8 +38,7 @@ class Input(Enum):
     WITHIN_WORKER_VARIANCE = "the variance within workers"
 
 
-@dataclass(frozen=True, eq=False)
-class Estimates:
+class Estimates(Struct, frozen=True, eq=False):
     """What a decision was based on."""
 
     gain: GainEstimate
@@ -47,8 +48,7 @@ class Estimates:
     explanation: str  # why this k, in words
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """How many gradients to wait for in one iteration."""
 
     iteration: int

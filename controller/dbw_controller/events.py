@@ -3,12 +3,13 @@
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from dbw_controller.errors import InvalidValueError
 from dbw_controller.estimators.compiled import COMPILED, Array, Column, column, compiled
@@ -38,12 +39,11 @@ def first_wrong(seconds: Column) -> int:
     return -1
 
 
-@dataclass(frozen=True, eq=False)
-class Arrivals:
+class Arrivals(Struct, frozen=True, eq=False):
     """When gradients of one iteration's parameters arrived, in order of arrival; `preceding` had arrived before."""
 
     iteration: int
-    seconds: Array
+    seconds: Array  # or any sequence of numbers, which becomes one
     preceding: int = 0
     workers: Sequence[int] | npt.NDArray[np.int64] | None = None
 
@@ -56,13 +56,12 @@ class Arrivals:
         wrong = first_wrong(column(seconds))
         if wrong >= 0:
             raise InvalidValueError("arrivals.seconds", float(seconds[wrong]), f"between 0 and {MAX_SECONDS:g}")
-        object.__setattr__(self, "seconds", seconds)
+        force_setattr(self, "seconds", seconds)
         if self.workers is not None and len(self.workers) != len(seconds):
             raise InvalidValueError("arrivals.workers", len(self.workers), f"as many as seconds, {len(seconds)}")
 
 
-@dataclass(frozen=True)
-class Membership:
+class Membership(Struct, frozen=True):
     """The workers that are alive, and their numbers where the parameter server can tell them apart."""
 
     live_workers: int
@@ -80,11 +79,10 @@ class Membership:
                 len(set(numbers)),
                 f"as many different numbers as live_workers, {self.live_workers}",
             )
-            object.__setattr__(self, "workers", numbers)
+            force_setattr(self, "workers", numbers)
 
 
-@dataclass(frozen=True)
-class GradientMoments:
+class GradientMoments(Struct, frozen=True):
     """Moments of the k averaged gradients g_1 … g_k with mean ḡ. Any of them may be a number that makes no sense."""
 
     mean_squared_norm: float  # ‖ḡ‖²
@@ -114,8 +112,7 @@ class EndCause(Enum):
     MAX_WAIT = "max wait"
 
 
-@dataclass(frozen=True)
-class IterationSummary:
+class IterationSummary(Struct, frozen=True):
     """One iteration, at its end. What estimators do not use is for those who watch a job."""
 
     iteration: int
@@ -145,8 +142,7 @@ class IterationSummary:
         convert(self, "summary", self._kinds)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What has happened since the last report: arrivals first, then the summary, then the membership."""
 
     arrivals: Sequence[Arrivals] = ()

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
 
-import numpy as np
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
@@ -86,7 +85,8 @@ def report_from(
 
 def _arrivals_from(index: int, message: iteration_pb2.Arrivals) -> Arrivals:
     try:
-        return Arrivals(message.iteration, np.array(message.seconds), message.preceding, message.workers or None)
+        seconds: Any = message.seconds  # becomes an array
+        return Arrivals(message.iteration, seconds, message.preceding, message.workers or None)
     except InvalidValueError as error:
         field = error.field.replace("arrivals", f"arrivals[{index}]", 1)
         raise InvalidValueError(field, error.value, error.rule) from None

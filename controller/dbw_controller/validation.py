@@ -4,6 +4,9 @@ import math
 import operator
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from dbw_controller.errors import InvalidValueError
 
 # Which numbers a field may hold: Python's own type for them, the least and the most.
@@ -37,12 +40,11 @@ def real(field: str, value: Any, least: float = -math.inf, most: float = math.in
     return number
 
 
-def convert(event: object, prefix: str, kinds: dict[str, Kind]) -> None:
-    """Convert those fields of a frozen dataclass that are set."""
-    values = vars(event)
+def convert(event: Struct, prefix: str, kinds: dict[str, Kind]) -> None:
+    """Convert those fields of a frozen structure that are set."""
     for name, (own, least, most) in kinds.items():
-        value = values[name]
+        value = getattr(event, name)
         if value is None or (type(value) is own and least <= value <= most):
             continue  # nearly always: events are made for every decision, and mostly of Python's own numbers
         check = integer if own is int else real
-        values[name] = check(f"{prefix}.{name}", value, least, most)
+        force_setattr(event, name, check(f"{prefix}.{name}", value, least, most))

@@ -48,8 +48,8 @@ print(json.dumps([sorted({d.name.lower() for d in distributions()}), sorted(sys.
 """
     done = subprocess.run([base, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
     installed, imported = json.loads(done.stdout)
-    expected = {"dbw", "googleapis-common-protos", "grpcio", "grpcio-status", "numpy", "protobuf", "typing_extensions"}
-    assert set(installed) - {"pip", "setuptools"} == expected
+    google = {"googleapis-common-protos", "grpcio", "grpcio-status", "protobuf", "typing_extensions"}
+    assert set(installed) - {"pip", "setuptools"} == {"dbw", "msgspec", "numpy", *google}
     assert not {"torch", "cvxpy", "numpy"} & set(imported)
 
 

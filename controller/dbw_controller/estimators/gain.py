@@ -3,11 +3,12 @@
 import math
 from collections import Counter, deque
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from dbw_controller import plain
 from dbw_controller.estimators.compiled import Array, Column, compiled, reals
@@ -55,8 +56,7 @@ def squared_gradient_norm(k: int, mean_squared_norm: float, variance: float) -> 
     return max(mean_squared_norm - variance / k, 0.0)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """What one iteration told, as far as it did."""
 
     iteration: int
@@ -84,8 +84,7 @@ def smoothness(step: Step, next_loss: float) -> float:
     return 2 * (rate * squared_norm - decrease) / denominator if denominator else math.nan
 
 
-@dataclass(frozen=True)
-class GainEstimate:
+class GainEstimate(Struct, frozen=True):
     """What the gain is made of; None where too little is known."""
 
     squared_norm: float | None  # ‖∇F‖² (e:normsquareoverD)

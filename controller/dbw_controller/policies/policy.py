@@ -1,7 +1,8 @@
 """What every policy is: an observation in, a choice with its reason out."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from dbw_controller.decision import Input, Reason
 from dbw_controller.estimators.compiled import Array
@@ -9,8 +10,7 @@ from dbw_controller.estimators.durations import DurationEstimator, Durations
 from dbw_controller.estimators.gain import GainEstimate
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """All that a policy can know when it chooses k_t."""
 
     iteration: int  # t
@@ -30,8 +30,7 @@ class Observation:
         return Durations(all_durations.seconds[:n], all_durations.shortest[:n], all_durations.longest[:n])
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(Struct, frozen=True, eq=False):
     """The k that a policy chose, and why."""
 
     k: int

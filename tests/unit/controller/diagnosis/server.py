@@ -1,11 +1,12 @@
 """A parameter server, simulated, that may make a mistake."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from dbw_controller.decision import Decision
 from dbw_controller.diagnosis import Diagnosis, Finding, FindingKind

@@ -1,8 +1,8 @@
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dbw_controller.diagnosis import FindingKind
 from dbw_controller.policies import Dbw, Policy, Static, Sync

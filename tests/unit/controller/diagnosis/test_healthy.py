@@ -1,10 +1,10 @@
 """A healthy parameter server has no findings, in whatever way it reports."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dbw_controller.diagnosis import FindingKind
 from dbw_controller.events import Arrivals, Report

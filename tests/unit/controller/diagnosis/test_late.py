@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dbw_controller.diagnosis import Diagnosis, FindingKind
 from dbw_controller.events import Membership, Report

@@ -1,8 +1,8 @@
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dbw_controller.diagnosis import Diagnosis, FindingKind
 from dbw_controller.events import EndCause, GradientMoments, IterationSummary
