@@ -11,6 +11,7 @@ import grpc
 
 from dbw_controller.errors import JobError
 from dbw_controller.estimators.durations import Solver
+from dbw_controller.estimators.reference import require_cvxpy
 from dbw_controller.events import MAX_WORKERS
 from dbw_controller.jobs import Jobs
 from dbw_controller.metrics import registry_of
@@ -71,6 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:
     """Serve until SIGTERM, beside other handlers if there are any."""
+    if options.solver == "cvxpy":
+        try:
+            require_cvxpy()
+        except JobError as error:
+            raise UsageError(str(error)) from error
     store = None if options.state_dir is None else SnapshotStore(options.state_dir)
     jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver))
     limits = Limits(options.max_workers, options.max_state_bytes, options.silent_days * 86_400)

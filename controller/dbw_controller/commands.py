@@ -81,7 +81,7 @@ def _jobs(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa:
             _reason(decision),
             job.update_time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC"),
         )
-    Console().print(table if table.row_count else "There are no jobs.")
+    _console().print(table if table.row_count else "There are no jobs.")
     return 0
 
 
@@ -173,7 +173,7 @@ def _why(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: 
         return 2
     request = pb.GetDecisionRequest(job=given["job"], iteration=given["iteration"], include_estimates=True)
     decision = stub.GetDecision(request, timeout=SECONDS, metadata=metadata).decision
-    console, estimates = Console(), decision.estimates
+    console, estimates = _console(), decision.estimates
     console.print(
         f"{given['job']}, iteration {decision.iteration}: wait for {decision.k} of {decision.live_workers} workers"
     )
@@ -191,7 +191,7 @@ def _why(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: 
 
 
 def _why_table(decision: Decision) -> Table:
-    """One row a k; the chosen one and the best rate stand out."""
+    """One row a k; the chosen one stands out."""
     estimates = decision.estimates
     table = _table("k", "gain", "seconds", "at least", "at most", "gain per second", "")
     for k in range(1, decision.live_workers + 1):
@@ -208,6 +208,12 @@ def _why_table(decision: Decision) -> Table:
         cells = [str(k), *map(_number, (gain, seconds, low, high, rate)), "◀" if k == decision.k else ""]
         table.add_row(*cells, style="bold" if k == decision.k else None)
     return table
+
+
+def _console() -> Console:
+    """The terminal as wide as it is; a pipe takes lines of any width."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
 
 
 def _table(*columns: str) -> Table:

@@ -284,8 +284,9 @@ class Job:
         gain = GainEstimator(self.spec.averaging_window)
         gain.restore(learnt["gain"])
         durations = self._duration_estimator(self._solver)
+        durations.grow(self.durations.workers)  # arrivals of as many ranks may wait
         durations.restore(learnt["durations"], self._time())
-        learnt_iterations = plain.integer(learnt["learnt_iterations"])
+        learnt_iterations = plain.integer(learnt["learnt_iterations"], 0, MAX_ITERATION)
         first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
         workers = None if learnt["workers"] is None else plain.integer(learnt["workers"], 1, MAX_WORKERS)
         self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations

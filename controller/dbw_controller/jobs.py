@@ -35,14 +35,12 @@ from dbw_controller.watching import Watchers
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# A job that takes longer than this goes to a thread the next time, so that others need not wait for it.
+# A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 LONGEST_IN_LOOP = 0.002
-# Nobody needs to be told for longer that another process has taken over.
-REMEMBERED_SESSIONS = 16
 # What to look through when somebody asks what is wrong with a parameter server's reports.
-RECENT_ITERATIONS, RECENT_REPORTS = 128, 4096
-# Jobs with slow iterations are saved by the clock.
-SAVE_SECONDS = 10.0
+RECENT_ITERATIONS, RECENT_REPORTS, RECENT_ROWS_A_WORKER = 128, 4096, 256
+# Jobs with slow iterations are saved by the clock; a disk that fails is given some time.
+SAVE_SECONDS, RETRY_SECONDS = 10.0, 1.0
 
 
 class Event(NamedTuple):
@@ -52,6 +50,7 @@ class Event(NamedTuple):
     asked: Decision
     answer: Decision | None
     membership: Membership
+    rows: int  # how many arrivals it has
 
 
 @dataclass(eq=False)
@@ -63,65 +62,79 @@ class Record:
     job: Job
     created: float  # by the wall clock, as all times here
     updated: float
-    session: str | None = None
-    replaced: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_SESSIONS))
     statistics: Statistics = field(default_factory=Statistics)
-    recent: deque[Event] = field(default_factory=lambda: deque(maxlen=RECENT_REPORTS))
     watchers: Watchers = field(default_factory=Watchers)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    slow: bool = False
-    decision: Decision = field(init=False)  # the newest one, also while a thread works on the job
+    slow: bool = False  # whether the last decision took long
     unsaved: int = 0  # iterations since the last snapshot
     changed: bool = False  # whether anything has happened since then
+    ended: bool = False  # deleted, or about to be
     saved: float = 0.0
+    retry: float = 0.0  # when to write again after a failure
     saving: "asyncio.Task[None] | None" = None
+    decision: Decision = field(init=False)  # the newest one, also while a thread works on the job
 
     def __post_init__(self) -> None:
         """Take over what the job has decided."""
         self.decision = self.job.decision()
+        self._lock = asyncio.Lock()
+        self._nonce, self._sessions = secrets.token_hex(8), 0
+        self._recent: deque[Event] = deque(maxlen=RECENT_REPORTS)
+        self._recent_rows = 0
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
-        if self.session is not None:
-            self.replaced.append(self.session)
-        self.session = secrets.token_hex(8)
-        return self.session
+        self._sessions += 1
+        return f"{self._nonce}-{self._sessions}"
 
     def require_session(self, session: str) -> None:
-        """Refuse a report of any but the current session."""
-        if session != self.session:
-            raise SessionReplacedError(self.name) if session in self.replaced else SessionNotFoundError(self.name)
+        """Refuse a report of any but the current session of a job that is still there."""
+        nonce, _, number = session.partition("-")
+        if self.ended:
+            raise JobNotFoundError(self.name)
+        if nonce != self._nonce or not number.isdecimal():
+            raise SessionNotFoundError(self.name)
+        if int(number) != self._sessions:
+            raise SessionReplacedError(self.name)
 
     def happened(self, event: Event) -> None:
-        """Keep a report for those who ask what is wrong with it."""
-        self.recent.append(event)
-        while self.recent[0].asked.iteration + RECENT_ITERATIONS < event.asked.iteration:
-            self.recent.popleft()
+        """Keep a report for those who ask what is wrong with it, as long as there is room."""
+        recent, most = self._recent, RECENT_ROWS_A_WORKER * max(event.membership.live_workers, 16)
+        if len(recent) == RECENT_REPORTS:
+            self._recent_rows -= recent.popleft().rows
+        recent.append(event)
+        self._recent_rows += event.rows
+        while recent and (
+            recent[0].asked.iteration + RECENT_ITERATIONS < event.asked.iteration or self._recent_rows > most
+        ):
+            self._recent_rows -= recent.popleft().rows
+
+    def forget_recent(self) -> None:
+        """Begin anew: what was reported before does not belong to what comes."""
+        self._recent.clear()
+        self._recent_rows = 0
 
     def diagnose(self) -> Diagnosis:
         """What looks wrong in the recent reports."""
         diagnosis = Diagnosis(self.job.spec.sync_mode)
-        for event in list(self.recent):
-            diagnosis.observe(*event)
+        for event in list(self._recent):
+            diagnosis.observe(event.report, event.asked, event.answer, event.membership)
         return diagnosis
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Do something with the job, one thing at a time."""
-        if not self.slow and not self.lock.locked():
-            return self._timed(function, *arguments)
-        # A caller that goes away must not leave the job to the next one while a thread still works on it.
-        return await asyncio.shield(asyncio.ensure_future(self._run_in_thread(function, *arguments)))
-
-    async def _run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        async with self.lock:
-            return await asyncio.to_thread(self._timed, function, *arguments)
-
-    def _timed(self, function: Callable[..., T], *arguments: object) -> T:
-        begin = time.perf_counter()
-        try:
+        """Do something with the job, one thing at a time; in a thread where that may take long."""
+        if not self.slow and not self._lock.locked():
             return function(*arguments)
-        finally:
-            self.slow = time.perf_counter() - begin > LONGEST_IN_LOOP
+        return await self.run_in_thread(function, *arguments)
+
+    async def run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Do something with the job that takes long, one thing at a time."""
+
+        async def alone() -> T:
+            async with self._lock:
+                return await asyncio.to_thread(function, *arguments)
+
+        # A caller that goes away must not leave the job to the next one while a thread still works on it.
+        return await asyncio.shield(asyncio.ensure_future(alone()))
 
     def snapshot(self) -> dict[str, Any]:
         """All that must survive, as plain data. Sessions do not: a parameter server tells its workers anew."""
@@ -155,10 +168,8 @@ class Jobs:
             assert self._store is not None
             try:
                 self._records[name] = Record.restore(name, self._store.read(name), self._solver)
-            except JobError as error:
+            except (JobError, OSError) as error:
                 self._store.set_aside(name, error)
-            except OSError as error:
-                log.error("its snapshot cannot be read: %s", error, extra={"job": name})
             else:
                 iterations = self._records[name].job.learnt_iterations
                 log.info("restored", extra={"job": name, "learnt_iterations": iterations})
@@ -170,7 +181,7 @@ class Jobs:
     def get(self, name: str, identity: str) -> Record:
         """The job of this name, if it exists and the caller may use it."""
         record = self._records.get(name)
-        if record is None:
+        if record is None or record.ended:
             raise JobNotFoundError(name)
         if record.owner != identity:
             raise NotOwnerError(name, identity)
@@ -193,46 +204,56 @@ class Jobs:
 
     async def delete(self, record: Record, why: str) -> None:
         """Remove a job and all that it has learnt."""
-        if self._records.get(record.name) is not record:
+        if record.ended:
             return
-        del self._records[record.name]
-        record.session = None
+        record.ended = True  # no snapshot is written from now on
+        try:
+            if self._store is not None:
+                await self._on_disk(self._store.delete, record.name)
+        except OSError:
+            record.ended = False
+            raise
+        if self._records.get(record.name) is record:  # and not one that was created meanwhile
+            del self._records[record.name]
         record.watchers.end()
         log.info(why, extra={"job": record.name, "learnt_iterations": record.job.learnt_iterations})
-        if self._store is not None:
-            await self._on_disk(self._store.delete, record.name)
 
     async def delete_silent(self, seconds: float) -> None:
         """Remove the jobs that nobody was heard of for so long."""
         for record in self.all():
             if time.time() - record.updated > seconds:
-                await self.delete(record, "deleted, because it was silent for too long")
-
-    def is_known(self, record: Record) -> bool:
-        """Whether a job has not been deleted."""
-        return self._records.get(record.name) is record
+                try:
+                    await self.delete(record, "deleted, because it was silent for too long")
+                except OSError as error:
+                    log.error("its snapshot cannot be deleted: %s", error, extra={"job": record.name})
 
     def changed(self, record: Record, iterations: int) -> None:
         """Take note that a job is further than its snapshot, and save it if that is due."""
+        record.updated = time.time()
         if self._store is None:
             return
         record.unsaved += iterations
         record.changed = True
         due = 2 * record.unsaved >= self._save_iterations or record.updated - record.saved > SAVE_SECONDS
-        if due and record.saving is None:
+        if due and record.saving is None and record.updated > record.retry:
             record.saving = asyncio.ensure_future(self._save(record))
 
     def must_wait(self, record: Record) -> "asyncio.Task[None] | None":
         """The snapshot without which too much could be lost, if it is still being written."""
         return record.saving if record.unsaved >= self._save_iterations else None
 
+    async def save(self, record: Record) -> None:
+        """Save a job as it is now."""
+        if record.saving is not None:
+            await asyncio.shield(record.saving)
+        if record.changed:
+            record.saving = asyncio.ensure_future(self._save(record))
+            await asyncio.shield(record.saving)
+
     async def save_all(self) -> None:
         """Save all jobs, and stop."""
         for record in self.all():
-            if record.saving is not None:
-                await record.saving
-            if record.changed:
-                await self._save(record)
+            await self.save(record)
         self._disk.shutdown()
         if self._store is not None:
             self._store.close()
@@ -240,16 +261,15 @@ class Jobs:
     async def _save(self, record: Record) -> None:
         assert self._store is not None
         try:
-            async with record.lock:
-                unsaved, record.changed = record.unsaved, False
-                state = await asyncio.to_thread(record.snapshot)
-            if self.is_known(record):
+            unsaved, record.changed = record.unsaved, False
+            state = await record.run_in_thread(record.snapshot)
+            if not record.ended:
                 await self._on_disk(self._store.write, record.name, state)
             record.unsaved -= unsaved
             record.saved = time.time()
         except Exception as error:  # decisions go on whatever is wrong with the disk, or with us
             self.snapshot_failures += 1
-            record.changed = True
+            record.changed, record.retry = True, time.time() + RETRY_SECONDS
             log.error("its snapshot cannot be written: %s", error, exc_info=error, extra={"job": record.name})
         finally:
             record.saving = None

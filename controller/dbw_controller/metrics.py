@@ -3,6 +3,7 @@
 The label is `dbw_job`, because Prometheus has its own idea of a `job`.
 """
 
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
@@ -81,9 +82,11 @@ LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[Record], Values]]] = {
 
 
 def predicted_seconds(record: Record) -> float | None:
-    """T̂_k of the newest decision."""
-    durations = record.decision.estimates.durations
-    return None if durations is None else float(durations.seconds[record.decision.k - 1])
+    """T̂_k of the newest decision, if it is known."""
+    decision = record.decision  # another one may take its place meanwhile
+    durations = decision.estimates.durations
+    seconds = math.nan if durations is None else float(durations.seconds[decision.k - 1])
+    return None if math.isnan(seconds) else seconds
 
 
 class JobCollector(Collector):

@@ -5,7 +5,6 @@ import gc
 import hashlib
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -24,15 +23,18 @@ from dbw_controller.errors import (
 )
 from dbw_controller.events import Membership, Report
 from dbw_controller.job import STATE_VERSION, warm_up
-from dbw_controller.jobs import Event, Jobs, Record
+from dbw_controller.jobs import LONGEST_IN_LOOP, Event, Jobs, Record
 from dbw_controller.policies import create_policy
 from dbw_controller.spec import JobSpec
 from dbw_controller.store import decode, encode
 from dbw_runtime.failure import StatusError
 from dbw_runtime.rpc import Call
 
+AnyReport = pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
 PIECE_BYTES = 2 * 2**20
 PAGE = 100
+# Messages of arrivals in one report. A parameter server needs a few; each costs time, even an empty one.
+MOST_BATCHES = 4096
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class ControllerService:
 
     async def warm_up(self) -> None:
         """Compile what needs compiling, and take in all snapshots."""
+        self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(warm_up)
         await asyncio.to_thread(self._jobs.load)
         gc.collect()
@@ -83,22 +86,28 @@ class ControllerService:
         call.job = request.job
         if not request.HasField("membership"):
             raise InvalidValueError("membership", None, "given: the workers that are alive")
+        self._require_room(request)
         membership = messages.membership_from(request.membership)
-        self._require_room(membership)
         iteration = request.iteration if request.HasField("iteration") else None
         try:
             record = self._jobs.get(request.job, call.identity)
         except JobNotFoundError:
             spec = messages.spec_from(request.spec, self._default_policy)
             record = self._jobs.create(request.job, call.identity, spec, membership, iteration)
+            session = record.begin_session()
         else:
             spec = messages.spec_from(request.spec, record.job.spec.policy)
             if spec != record.job.spec:
                 raise JobDiffersError(record.name, _differences(record.job.spec, spec))
-            record.decision = await record.run(record.job.begin, membership, iteration)
-        session = record.begin_session()
-        self._heard(record, 0)
+            session = await record.run(self._begin, record, membership, iteration)
+        self._jobs.changed(record, 0)
         return pb.CreateJobResponse(session=session, job=_job_message(record, request.include_estimates))
+
+    def _begin(self, record: Record, membership: Membership, iteration: int | None) -> str:
+        """Attach a parameter server to a job: nobody else can report once this is done."""
+        record.decision = record.job.begin(membership, iteration)
+        record.forget_recent()
+        return record.begin_session()
 
     async def coordinate(self, call: Call) -> None:
         """Answer a stream of reports."""
@@ -127,33 +136,33 @@ class ControllerService:
             raise InvalidValueError("summary", None, "given; for a report without one there is Report")
         return pb.EndIterationResponse(decision=await self._take(record, request))
 
-    async def _take(
-        self, record: Record, request: pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
-    ) -> DecisionMessage | None:
+    async def _take(self, record: Record, request: AnyReport) -> DecisionMessage | None:
         begin = time.perf_counter()
-        if not self._jobs.is_known(record):
-            raise JobNotFoundError(record.name)
-        record.require_session(request.session)
+        self._require_room(request)
         report = messages.report_from(request)
-        if report.membership is not None:
-            self._require_room(report.membership)
         if (saving := self._jobs.must_wait(record)) is not None:
             await asyncio.shield(saving)
-        before = record.decision
-        decision = await record.run(record.job.report, report)
-        if decision is not None:
-            record.decision = decision
-        seconds = time.perf_counter() - begin
-        # What only those who watch need is done once the answer is on its way.
-        asyncio.get_running_loop().call_soon(self._account, record, request, report, before, decision, seconds)
+        decision = await record.run(self._learn, record, request, report, begin)
         if decision is None:
             return None
         return messages.decision_message(decision, getattr(request, "include_estimates", False))
 
+    def _learn(self, record: Record, request: AnyReport, report: Report, begin: float) -> Decision | None:
+        """Give a report to its job, while nobody else uses that."""
+        record.require_session(request.session)
+        before = record.decision
+        decision = record.job.report(report)
+        seconds = time.perf_counter() - begin
+        if decision is not None:
+            record.decision, record.slow = decision, seconds > LONGEST_IN_LOOP
+        # What only those who watch need is done once the answer is on its way.
+        self._loop.call_soon_threadsafe(self._account, record, request, report, before, decision, seconds)
+        return decision
+
     def _account(
         self,
         record: Record,
-        request: Any,  # noqa: ANN401
+        request: AnyReport,
         report: Report,
         before: Decision,
         decision: Decision | None,
@@ -164,27 +173,32 @@ class ControllerService:
         if self._by_worker:
             for arrivals in report.arrivals:
                 record.statistics.arrived(arrivals)
-        record.happened(Event(report, before, decision, record.job.membership))
+        rows = sum(len(arrivals.seconds) for arrivals in report.arrivals)
+        record.happened(Event(report, before, decision, record.job.membership, rows))
         if report.summary is not None and decision is not None and new:
             decided = before if before.iteration == report.summary.iteration else None
             record.statistics.ended(report.summary, decided)
             record.statistics.decided(decision, seconds)
-            record.watchers.tell(
-                lambda include_estimates: pb.WatchJobResponse(
-                    job=_job_message(record, include_estimates), summary=request.summary
+            if record.watchers:
+                summary = request.summary if not isinstance(request, pb.ReportRequest) else None
+                record.watchers.tell(
+                    lambda include_estimates: pb.WatchJobResponse(
+                        job=_job_message(record, include_estimates), summary=summary
+                    )
                 )
+        self._jobs.changed(record, int(new))
+
+    def _require_room(self, request: AnyReport | pb.CreateJobRequest) -> None:
+        """Refuse what is so large that others would have to wait for it."""
+        most, alive = self._limits.workers, request.membership
+        if alive.live_workers > most or len(alive.workers) > most:
+            asked = max(alive.live_workers, len(alive.workers))
+            raise LimitReachedError(
+                "max_workers", f"a job may have {most} workers here, not {asked}; see --max-workers"
             )
-        self._heard(record, int(new))
-
-    def _heard(self, record: Record, iterations: int) -> None:
-        record.updated = time.time()
-        self._jobs.changed(record, iterations)
-
-    def _require_room(self, membership: Membership) -> None:
-        most = self._limits.workers
-        if membership.live_workers > most:
-            text = f"a job may have {most} workers here, not {membership.live_workers}; see the option --max-workers"
-            raise LimitReachedError("max_workers", text)
+        if not isinstance(request, pb.CreateJobRequest) and len(request.arrivals) > MOST_BATCHES:
+            text = f"a report may have {MOST_BATCHES} messages of arrivals, not {len(request.arrivals)}; send several"
+            raise LimitReachedError("arrivals", text)
 
     async def get_decision(self, request: pb.GetDecisionRequest, call: Call) -> pb.GetDecisionResponse:
         """Look a decision up."""
@@ -242,8 +256,14 @@ class ControllerService:
         """Send what a job has learnt, in pieces."""
         call.job = request.job
         record = self._jobs.get(request.job, call.identity)
-        learnt = await record.run(record.job.learnt)
-        data = await asyncio.to_thread(encode, learnt)
+        header, data = await record.run_in_thread(self._export, record)
+        await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
+        for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
+            await call.write(pb.ExportJobStateResponse(data=data[start : start + PIECE_BYTES]))
+
+    def _export(self, record: Record) -> tuple[pb.JobStateHeader, bytes]:
+        learnt = record.job.learnt()
+        data = encode(learnt)
         header = pb.JobStateHeader(
             job=record.name,
             learnt_iterations=learnt["learnt_iterations"],
@@ -251,34 +271,35 @@ class ControllerService:
             total_bytes=len(data),
             sha256=hashlib.sha256(data).digest(),
         )
-        await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
-        for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
-            await call.write(pb.ExportJobStateResponse(data=data[start : start + PIECE_BYTES]))
+        return header, data
 
     async def import_job_state(self, call: Call) -> pb.ImportJobStateResponse:
         """Replace what a job has learnt, once all pieces are there."""
         request = await call.read(pb.ImportJobStateRequest)
         if request is None or not request.HasField("header"):
             raise InvalidValueError("header", None, "given in the first request")
-        call.job, header = request.job, request.header
+        call.job, session, header = request.job, request.session, request.header
         record = self._jobs.get(request.job, call.identity)
-        record.require_session(request.session)
+        record.require_session(session)
         if header.format_version > STATE_VERSION:
             raise StateFormatUnknownError(header.format_version, STATE_VERSION)
         if header.total_bytes > self._limits.state_bytes:
             text = f"a state may have {self._limits.state_bytes} bytes here; see the option --max-state-bytes"
             raise LimitReachedError("max_state_bytes", text)
         data = bytearray()
-        while request is not None:
+        while request is not None and len(data) <= header.total_bytes:
             data += request.data
-            if len(data) > header.total_bytes:
-                break
             request = await call.read(pb.ImportJobStateRequest)
+        await record.run_in_thread(self._adopt, record, session, header, bytes(data))
+        self._jobs.changed(record, 0)
+        await self._jobs.save(record)  # what was imported may have taken long to learn
+        return pb.ImportJobStateResponse(job=_job_message(record))
+
+    def _adopt(self, record: Record, session: str, header: pb.JobStateHeader, data: bytes) -> None:
         if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
             raise StateDamagedError(f"its {len(data)} bytes are not the {header.total_bytes} that were exported")
-        record.decision = await record.run(lambda: record.job.adopt(decode(bytes(data))))
-        self._heard(record, 1)
-        return pb.ImportJobStateResponse(job=_job_message(record))
+        record.require_session(session)  # much may have happened during the upload
+        record.decision = record.job.adopt(decode(data))
 
 
 def _job_message(record: Record, include_estimates: bool = False) -> JobMessage:

@@ -1,14 +1,14 @@
 """What happened to one job since this process knows it, counted for those who watch."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dbw_controller.decision import Decision, Reason
-from dbw_controller.events import Arrivals, IterationSummary
+from dbw_controller.events import MAX_WORKERS, Arrivals, IterationSummary
 
 # Iterations take from milliseconds to minutes, decisions from microseconds to, with cvxpy, seconds.
 ITERATION_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
@@ -47,7 +47,7 @@ class Statistics:
     decisions: Counter[Reason] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
     worker_arrivals: Counter[int] = field(default_factory=Counter)
-    worker_seconds: Counter[int] = field(default_factory=Counter)
+    worker_seconds: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     def ended(self, summary: IterationSummary, decided: Decision | None) -> None:
         """Count an iteration, with the decision that was made for it if there was one."""
@@ -75,5 +75,6 @@ class Statistics:
         """Count arrivals by worker."""
         if arrivals.workers is not None:
             for worker, seconds in zip(arrivals.workers, arrivals.seconds.tolist(), strict=True):
-                self.worker_arrivals[worker] += 1
-                self.worker_seconds[worker] += seconds
+                if worker in self.worker_arrivals or len(self.worker_arrivals) < MAX_WORKERS:
+                    self.worker_arrivals[worker] += 1
+                    self.worker_seconds[worker] += seconds

@@ -30,7 +30,7 @@ def decode(data: bytes) -> Any:  # noqa: ANN401
     """The state that bytes hold; refuses any that do not."""
     try:
         return msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise StateDamagedError(str(error)) from error
 
 
@@ -86,9 +86,9 @@ class SnapshotStore:
         self._path(name).unlink(missing_ok=True)
         self._flush_folder()
 
-    def set_aside(self, name: str, error: JobError) -> None:
+    def set_aside(self, name: str, error: JobError | OSError) -> None:
         """Keep a snapshot that cannot be used for somebody to look at, out of the way of new ones."""
-        kinds = {StateFormatUnknownError: "newer", NotSupportedError: "unsupported"}
+        kinds: dict[type, str] = {StateFormatUnknownError: "newer", NotSupportedError: "unsupported"}
         number, path = 1, self._path(name)
         while (aside := path.with_name(f"{path.name}.{kinds.get(type(error), 'damaged')}-{number}")).exists():
             number += 1

@@ -16,6 +16,7 @@ class Watcher:
     def __init__(self, include_estimates: bool) -> None:
         self.include_estimates = include_estimates
         self._waiting: deque[WatchJobResponse] = deque()
+        self._skipped = 0  # iterations that were left out before the first one that waits
         self._news = asyncio.Event()
         self._ended = False
 
@@ -23,8 +24,8 @@ class Watcher:
         """Queue an iteration."""
         self._waiting.append(response)
         if len(self._waiting) > LONGEST_QUEUE:
-            left_out = self._waiting.popleft()
-            self._waiting[0].skipped_iterations += left_out.skipped_iterations + 1
+            self._waiting.popleft()
+            self._skipped += 1
         self._news.set()
 
     def end(self) -> None:
@@ -39,7 +40,13 @@ class Watcher:
                 return None
             self._news.clear()
             await self._news.wait()
-        return self._waiting.popleft()
+        response, skipped = self._waiting.popleft(), self._skipped
+        self._skipped = 0
+        if not skipped:
+            return response
+        own = WatchJobResponse(skipped_iterations=skipped)  # others are sent the same response
+        own.MergeFrom(response)
+        return own
 
 
 class Watchers:
@@ -47,6 +54,9 @@ class Watchers:
 
     def __init__(self) -> None:
         self._watchers: set[Watcher] = set()
+
+    def __len__(self) -> int:
+        return len(self._watchers)
 
     def add(self, include_estimates: bool) -> Watcher:
         """Begin to watch."""
@@ -60,8 +70,11 @@ class Watchers:
 
     def tell(self, response: Callable[[bool], WatchJobResponse]) -> None:
         """Tell all of them, with estimates or without."""
+        responses = {
+            include: response(include) for include in {watcher.include_estimates for watcher in self._watchers}
+        }
         for watcher in self._watchers:
-            watcher.tell(response(watcher.include_estimates))
+            watcher.tell(responses[watcher.include_estimates])
 
     def end(self) -> None:
         """Tell all of them that there is no more to come."""

@@ -19,7 +19,7 @@ OPTIONS = [
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a server is, and how to talk to it. Files are read whenever a connection is made."""
+    """Where a server is, and how to talk to it. Certificates are read when it is opened, the token for every call."""
 
     target: str  # HOST:PORT
     tls: bool = False  # with the system's authorities, unless `tls_ca` says otherwise
@@ -46,7 +46,10 @@ class Connection:
         """What goes with every call."""
         if self.token_file is None:
             return ()
-        return (("authorization", f"Bearer {self.token_file.read_text().strip()}"),)
+        token = self.token_file.read_bytes().decode("ascii", "replace").strip()
+        if not token.isprintable() or " " in token or not token.isascii():
+            raise OSError(f"{self.token_file} must hold a bearer token and nothing else")
+        return (("authorization", f"Bearer {token}"),)
 
     def _credentials(self) -> grpc.ChannelCredentials | None:
         if not (self.tls or self.tls_ca or self.tls_cert):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 DOMAIN = "dbw.v1"
-# Texts and details travel in HTTP/2 trailers, of which peers take 8 KiB.
+# Texts and details travel in HTTP/2 trailers, of which peers take 8 KiB; each byte of a text may take three there.
 LONGEST_TEXT = 1000
 
 
@@ -24,7 +24,7 @@ class StatusError(Exception):
         metadata: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(text)
-        self.code, self.reason, self.text = code, reason, text[:LONGEST_TEXT]
+        self.code, self.reason, self.text = code, reason, _short(text)
         self.details, self.metadata = details, metadata or {}
 
     def trailers(self) -> tuple[tuple[str, bytes], ...]:
@@ -34,6 +34,10 @@ class StatusError(Exception):
         for detail in (info, *self.details):
             status.details.add().Pack(detail)
         return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
+def _short(text: str) -> str:
+    return text.encode()[:LONGEST_TEXT].decode(errors="ignore")
 
 
 def describe(error: Exception) -> str:
@@ -47,7 +51,7 @@ def reason_of(error: Exception) -> str | None:
     """Why an rpc failed, as a name of dbw.v1.ErrorReason without its prefix, if the server said so."""
     try:
         status = rpc_status.from_call(error)  # type: ignore[arg-type] # errors of rpcs are calls as well
-    except (AttributeError, ValueError):
+    except (AttributeError, DecodeError, ValueError):
         return None
     info = error_details_pb2.ErrorInfo()
     for detail in status.details if status is not None else ():
@@ -70,13 +74,13 @@ def not_ready(text: str) -> StatusError:
 
 def limit_reached(subject: str, text: str, retry_seconds: float) -> StatusError:
     """A limit of the server was reached."""
-    violation = error_details_pb2.QuotaFailure.Violation(subject=subject, description=text[:LONGEST_TEXT])
+    violation = error_details_pb2.QuotaFailure.Violation(subject=subject, description=_short(text))
     details = [error_details_pb2.QuotaFailure(violations=[violation]), retry_info(retry_seconds)]
     return StatusError(grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT_REACHED", text, details)
 
 
 def invalid_value(field: str, text: str) -> StatusError:
     """A field of the request has a value that is not allowed."""
-    violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=text[:LONGEST_TEXT])
+    violation = error_details_pb2.BadRequest.FieldViolation(field=field, description=_short(text))
     bad_request = error_details_pb2.BadRequest(field_violations=[violation])
     return StatusError(grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE", text, [bad_request])

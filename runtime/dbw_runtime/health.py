@@ -12,6 +12,9 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthServicer
 
+# They need no token, and must not take the place of those who have one.
+MOST_WATCHERS = 50
+
 
 class Health(HealthServicer):
     """The same status for all of some services; the name of the whole server is empty."""
@@ -19,6 +22,7 @@ class Health(HealthServicer):
     def __init__(self, services: Iterable[str]) -> None:
         self._services = {"", *services}
         self._serving = False
+        self._watchers = 0
         self._changed = asyncio.Event()
 
     def set_serving(self, serving: bool) -> None:
@@ -36,10 +40,16 @@ class Health(HealthServicer):
 
     async def Watch(self, request: HealthCheckRequest, context: Any) -> None:  # noqa: ANN401, N802
         """The status as it is, and then whenever it changes."""
-        while True:
-            changed = self._changed
-            await context.write(self._response(request))
-            await changed.wait()
+        if self._watchers >= MOST_WATCHERS:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHERS} watch already; use Check")
+        self._watchers += 1
+        try:
+            while True:
+                changed = self._changed
+                await context.write(self._response(request))
+                await changed.wait()
+        finally:
+            self._watchers -= 1
 
     def _response(self, request: HealthCheckRequest) -> HealthCheckResponse:
         if request.service not in self._services:

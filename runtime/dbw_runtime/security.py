@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 
 def is_local(address: str) -> bool:
     """Whether only programs on this machine can reach an address."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

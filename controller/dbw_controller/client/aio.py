@@ -43,7 +43,7 @@ class AsyncTrainingJob(Training):
         """Begin to talk to the controller."""
         self._channel = self._connection.open_aio()
         self._stub: Any = ControllerServiceStub(self._channel)
-        self._outbox: asyncio.Queue[CoordinateRequest] = asyncio.Queue()
+        self._outbox: asyncio.Queue[CoordinateRequest | None] = asyncio.Queue()
         self._link = asyncio.create_task(self._stay_attached(), name=f"dbw {self.name}")
         await self._wait_for_decision()
 
@@ -74,8 +74,8 @@ class AsyncTrainingJob(Training):
 
     async def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
-        requests = split_state(state, self.name, self._talk.session)
         try:
+            requests = split_state(state, self.name, self._talk.session)
             metadata = self._connection.metadata()
             response = await self._stub.ImportJobState(requests, timeout=timeout, metadata=metadata)
         except (grpc.RpcError, OSError) as error:
@@ -97,21 +97,23 @@ class AsyncTrainingJob(Training):
                 if (repeated := self._talk.created(created)) is not None:
                     self._outbox.put_nowait(repeated)
                 self._changed.set()
-                waits = delays()
                 async for response in self._stub.Coordinate(_requests(self._outbox), metadata=metadata):
+                    waits = delays()
                     self._talk.decided(response.decision)
                     self._changed.set()
                 raise ConnectionError("the controller has ended the stream")
-            except (grpc.RpcError, OSError) as error:
+            except Exception as error:  # whatever it is, training goes on
                 self._talk.failed(error)
                 self._changed.set()
+            finally:
+                self._outbox.put_nowait(None)  # ends what sends
 
     async def close(self, delete: bool = False) -> None:
         """Stop talking to the controller; it keeps the job unless told otherwise."""
         self._link.cancel()
         with suppress(asyncio.CancelledError):
             await self._link
-        if delete:
+        if delete and self._talk.link is not Link.OVER:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, allow_missing=True)
             try:
                 metadata = self._connection.metadata()
@@ -130,6 +132,6 @@ class AsyncTrainingJob(Training):
         await self.close(delete=kind is None)
 
 
-async def _requests(outbox: asyncio.Queue[CoordinateRequest]) -> AsyncIterator[CoordinateRequest]:
-    while True:
-        yield await outbox.get()
+async def _requests(outbox: "asyncio.Queue[CoordinateRequest | None]") -> AsyncIterator[CoordinateRequest]:
+    while (request := await outbox.get()) is not None:
+        yield request

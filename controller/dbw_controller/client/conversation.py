@@ -26,8 +26,13 @@ log = logging.getLogger("dbw.client")
 Fallback = Literal["last", "all"]
 # The controller ignores arrivals of iterations that are further back.
 REMEMBERED_ITERATIONS = 1024
-# Batches of arrivals to keep while nobody takes them.
-MOST_UNACKNOWLEDGED = 256
+# Arrivals to keep while nobody takes them: together they must fit into one message.
+MOST_BATCHES, MOST_ROWS = 256, 50_000
+
+
+# Why a request would be refused again, by our own reasons and by gRPC.
+REFUSALS = ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG")
+TOO_LARGE = "RESOURCE_EXHAUSTED"
 
 
 class Link(Enum):
@@ -57,7 +62,7 @@ class Conversation:
         self.session = ""
         self._begins = True  # whether the next attachment begins at `iteration`, with idle workers
         self._previous_k: int | None = None
-        self._membership_changed = False
+        self._told: Membership | None = None  # what the controller was told last
         self._arrived: dict[int, list[float]] = {}  # times of each iteration's arrivals so far
         self._fresh: dict[int, Arrivals] = {}  # not sent yet
         self._unacknowledged: list[Arrivals] = []  # sent, but perhaps not received
@@ -79,17 +84,19 @@ class Conversation:
     def create_request(self) -> CreateJobRequest:
         """What (re-)attaches to the job."""
         iteration = self.iteration if self._begins else None
+        self._told = self.membership
         return CreateJobRequest(job=self.name, spec=self._spec, membership=self.membership, iteration=iteration)
 
     def created(self, response: CreateJobResponse) -> CoordinateRequest | None:
         """Take in a session; returns the request to repeat, if there is one."""
-        self.session, self._membership_changed = response.session, False
+        self.session = response.session
         self.link, self.problem = Link.ATTACHED, None
         if self._begins:
             self._take(response.job.decision)
         self._begins = False
         if self._in_flight is not None:
             self._in_flight.session = self.session
+            self._tell_membership(self._in_flight)
         return self._in_flight
 
     def failed(self, error: Exception) -> None:
@@ -105,7 +112,8 @@ class Conversation:
         elif self.link is Link.ATTACHING:
             self.link = Link.DOWN
             log.warning("cannot attach, trying again: %s", text, extra=self._extra())
-        if reason in ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG"):  # it would be refused again
+        if self._in_flight is not None and (reason in REFUSALS or text.startswith(TOO_LARGE)):
+            self._forget_arrivals(self._in_flight)
             self._in_flight, self._asked = None, False
             self._begins |= reason == "STALE_ITERATION"  # the job is one of an earlier training
             log.error("a request was refused: %s", text, extra=self._extra())
@@ -117,7 +125,12 @@ class Conversation:
         iteration = self.iteration if iteration is None else iteration
         if not 0 <= iteration <= self.iteration:
             raise ValueError(f"iteration is {iteration}; it must be between 0 and the current one, {self.iteration}")
+        if worker is not None and not 0 <= worker < 2**32:
+            raise ValueError(f"worker is {worker}; it must be the worker's number, between 0 and 2^32 − 1")
         times = self._arrived.setdefault(iteration, [])
+        known = self._fresh.get(iteration)
+        if known is not None and bool(known.workers) != (worker is not None):
+            raise ValueError("worker must be given for all arrivals of an iteration, or for none")
         batch = self._fresh.setdefault(iteration, Arrivals(iteration=iteration, preceding=len(times)))
         times.append(seconds)
         batch.seconds.append(seconds)
@@ -126,16 +139,15 @@ class Conversation:
 
     def set_workers(self, workers: int | Sequence[int]) -> None:
         """Take note of who is alive."""
-        self.membership, self._membership_changed = _membership(workers), True
+        self.membership = _membership(workers)
         self.k = min(self.k, max(self.membership.live_workers, 1))
 
     def end_iteration(self, summary: IterationSummary) -> CoordinateRequest | None:
         """End the current iteration; returns the request to send, or None while an earlier one has no answer."""
-        arrivals = [*self._unacknowledged, *self._fresh.values()][-MOST_UNACKNOWLEDGED:]
+        arrivals = _newest([*self._unacknowledged, *self._fresh.values()])
         self._unacknowledged, self._fresh = arrivals, {}
         request = CoordinateRequest(job=self.name, session=self.session, arrivals=arrivals, summary=summary)
-        if self._membership_changed:
-            request.membership.CopyFrom(self.membership)
+        self._tell_membership(request)
         self.iteration, self._previous_k = self.iteration + 1, summary.k
         self.decision, self._settled = None, False
         self._arrived.pop(self.iteration - REMEMBERED_ITERATIONS, None)
@@ -191,11 +203,20 @@ class Conversation:
         asked = self._in_flight
         if asked is not None and decision.iteration == asked.summary.iteration + 1:
             self._in_flight = None
-            received = {(batch.iteration, batch.preceding) for batch in asked.arrivals}
-            self._unacknowledged = [b for b in self._unacknowledged if (b.iteration, b.preceding) not in received]
-            if asked.HasField("membership") and asked.membership == self.membership:
-                self._membership_changed = False
+            self._forget_arrivals(asked)
+            if asked.HasField("membership"):
+                self._told = asked.membership
         self._take(decision)
+
+    def _forget_arrivals(self, request: CoordinateRequest) -> None:
+        """Do not send the arrivals of a request again."""
+        sent = {(batch.iteration, batch.preceding) for batch in request.arrivals}
+        self._unacknowledged = [b for b in self._unacknowledged if (b.iteration, b.preceding) not in sent]
+
+    def _tell_membership(self, request: CoordinateRequest) -> None:
+        request.ClearField("membership")
+        if self._told != self.membership:
+            request.membership.CopyFrom(self.membership)
 
     def imported(self, decision: Decision) -> None:
         """Take in the decision that a state was imported for; k may change in the middle of an iteration."""
@@ -210,9 +231,11 @@ class Conversation:
         """The k to use, now that waiting is over."""
         self._settled = True
         workers = max(self.membership.live_workers, 1)
+        if self.decision is None and self.link is Link.ATTACHING:
+            self.link = Link.DOWN  # whoever has waited once need not wait again
         was_on_fallback, self._was_on_fallback = self._was_on_fallback, self.on_fallback
         if self.decision is not None:
-            self.k = min(self.decision.k, workers)
+            self.k = max(min(self.decision.k, workers), 1)
             if was_on_fallback:
                 log.info("decisions of the controller again", extra=self._extra())
         else:
@@ -224,6 +247,16 @@ class Conversation:
 
     def _extra(self) -> dict[str, object]:
         return {"job": self.name, "iteration": self.iteration}
+
+
+def _newest(batches: list[Arrivals]) -> list[Arrivals]:
+    """As many of the newest arrivals as may be sent together."""
+    rows = 0
+    for i, batch in enumerate(reversed(batches)):
+        rows += len(batch.seconds)
+        if rows > MOST_ROWS or i == MOST_BATCHES:
+            return batches[len(batches) - i :]
+    return batches
 
 
 def _membership(workers: int | Sequence[int]) -> Membership:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
+
 from dbw.v1.controller_pb2 import ExportJobStateResponse, ImportJobStateRequest
 from dbw_controller.client.conversation import Fallback
 from dbw_runtime.channel import Connection
@@ -49,14 +51,21 @@ def delays() -> Iterator[float]:
 
 def join_state(pieces: Sequence[ExportJobStateResponse]) -> bytes:
     """An exported state as one sequence of bytes, which a checkpoint can keep."""
+    if not pieces:
+        raise ConnectionError("the controller sent nothing")
     data = b"".join(piece.data for piece in pieces)
     return ExportJobStateResponse(header=pieces[0].header, data=data).SerializeToString()
 
 
 def split_state(state: bytes, job: str, session: str) -> Iterator[ImportJobStateRequest]:
     """The requests that import a state."""
-    whole = ExportJobStateResponse.FromString(state)
-    first = whole.data[:PIECE_BYTES]
-    yield ImportJobStateRequest(job=job, session=session, header=whole.header, data=first)
-    for start in range(PIECE_BYTES, len(whole.data), PIECE_BYTES):
-        yield ImportJobStateRequest(data=whole.data[start : start + PIECE_BYTES])
+    try:
+        whole = ExportJobStateResponse.FromString(state)
+    except DecodeError as error:
+        raise OSError(f"this is no exported state: {error}") from error
+    requests = [
+        ImportJobStateRequest(data=whole.data[start : start + PIECE_BYTES])
+        for start in range(0, max(len(whole.data), 1), PIECE_BYTES)
+    ]
+    requests[0].MergeFrom(ImportJobStateRequest(job=job, session=session, header=whole.header))
+    return iter(requests)

@@ -72,23 +72,22 @@ class TrainingJob(Training):
 
     def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
         """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
-        request = ExportJobStateRequest(job=self._talk.name)
+        request = ExportJobStateRequest(job=self.name)
         try:
             return join_state(
                 list(self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata()))
             )
         except (grpc.RpcError, OSError) as error:
-            log.warning("the state cannot be exported: %s", describe(error), extra={"job": self._talk.name})
+            log.warning("the state cannot be exported: %s", describe(error), extra={"job": self.name})
             return None
 
     def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
-        with self._changed:
-            requests = split_state(state, self._talk.name, self._talk.session)
         try:
+            requests = split_state(state, self.name, self._talk.session)
             response = self._stub.ImportJobState(requests, timeout=timeout, metadata=self._connection.metadata())
         except (grpc.RpcError, OSError) as error:
-            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self._talk.name})
+            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False
         with self._changed:
             self._talk.imported(response.job.decision)
@@ -100,13 +99,13 @@ class TrainingJob(Training):
         while not self._closing.wait(next(waits)):
             try:
                 self._attach()
-                waits = delays()
                 for response in self._stream:
+                    waits = delays()
                     with self._changed:
                         self._talk.decided(response.decision)
                         self._changed.notify_all()
                 raise ConnectionError("the controller has ended the stream")
-            except (grpc.RpcError, OSError, ValueError) as error:  # ValueError: the channel is closed
+            except Exception as error:  # whatever it is, training goes on
                 self._outbox.put(None)  # ends the thread that sends
                 if self._closing.is_set():
                     return
@@ -132,12 +131,12 @@ class TrainingJob(Training):
     def close(self, delete: bool = False) -> None:
         """Stop talking to the controller; it keeps the job unless told otherwise."""
         self._closing.set()
-        if delete:
-            request = DeleteJobRequest(job=self._talk.name, allow_missing=True)
+        if delete and self._talk.link is not Link.OVER:  # then it is the job of another process
+            request = DeleteJobRequest(job=self.name, allow_missing=True)
             try:
                 self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
             except (grpc.RpcError, OSError) as error:
-                log.warning("the job cannot be deleted: %s", describe(error), extra={"job": self._talk.name})
+                log.warning("the job cannot be deleted: %s", describe(error), extra={"job": self.name})
         self._outbox.put(None)
         self._channel.close()
         self._link.join(self._settings.deadline)

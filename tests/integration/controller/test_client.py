@@ -133,6 +133,36 @@ def test_a_state_goes_into_a_checkpoint_and_back(server: Controller) -> None:
         assert known_job(server, "pupil").learnt_iterations == 20
         assert job.k == known_job(server, "pupil").decision.k
         assert not job.import_state(state[:-5])
+        assert not job.import_state(b"nonsense")
+
+
+def test_an_asyncio_training_exports_and_imports_as_well(server: Controller) -> None:
+    async def run() -> None:
+        async with AsyncDbwClient(server.target, deadline=PATIENCE).job("async", workers=4) as job:
+            for _ in range(10):
+                await job.end_iteration(**arrive(job))
+            state = await job.export_state()
+            assert state is not None
+            assert await job.import_state(state)
+            assert not await job.import_state(b"nonsense")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"two words", b"two\nlines"])
+def test_a_token_file_that_cannot_be_used_means_fallback(server: Controller, tmp_path: Path, content: Any) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content)
+    with DbwClient(server.target, deadline=5.0, token_file=token).job("resnet", workers=4) as job:
+        assert train(job, 2) == [4, 4]
+        assert str(token) in (job.problem or "")
+
+    async def run() -> None:
+        async with AsyncDbwClient(server.target, deadline=5.0, token_file=token).job("resnet", workers=4) as job:
+            assert await job.end_iteration(**arrive(job)) == 4
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("fallback", "expected"), [("last", 2), ("all", 4)])
@@ -226,8 +256,9 @@ def test_another_process_with_the_same_job_ends_the_decisions_of_the_first(serve
         assert first.on_fallback
         assert "ABORTED" in (first.problem or "")
         train(second, 3)
-        assert not second.on_fallback
-    first.close()
+        first.close(delete=True)
+        train(second, 3)
+        assert not second.on_fallback, "the first one did not delete what is no longer its own"
 
 
 def test_a_training_that_began_without_the_controller_does_not_go_on_with_an_older_one(tmp_path: Path) -> None:

@@ -100,6 +100,19 @@ def test_a_killed_controller_goes_on_as_if_it_had_never_died(tmp_path: Path) -> 
         assert [*before, *train(stub, "other", session, range(15, 30))] == expected
 
 
+def test_what_was_imported_is_saved_before_the_answer(tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path)) as server:
+        with server.stub() as stub:
+            train(stub, "teacher", create(stub, "teacher"), range(20))
+            (piece,) = stub.ExportJobState(pb.ExportJobStateRequest(job="teacher"))
+            session = create(stub, "pupil")
+            request = pb.ImportJobStateRequest(job="pupil", session=session, header=piece.header, data=piece.data)
+            stub.ImportJobState(iter([request]))
+        server.kill()
+    with controller("--state-dir", str(tmp_path)) as server, server.stub() as stub:
+        assert learnt_iterations(stub, "pupil") == 20
+
+
 def test_a_deleted_job_stays_deleted(tmp_path: Path) -> None:
     with controller("--state-dir", str(tmp_path)) as server:
         with server.stub() as stub:

@@ -229,7 +229,6 @@ INVALID: dict[str, Call] = {
     "job": lambda stub, session: create(stub, "a/b"),
     "membership": lambda stub, session: stub.CreateJob(pb.CreateJobRequest(job="other")),
     "iteration": lambda stub, session: create(stub, "other", iteration=2**63),
-    "membership.live_workers": lambda stub, session: create(stub, "other", workers=10**9),
     "membership.workers": lambda stub, session: stub.CreateJob(
         pb.CreateJobRequest(job="other", membership=Membership(live_workers=2, workers=[1, 1]))
     ),
@@ -326,6 +325,11 @@ REFUSED: dict[str, tuple[grpc.StatusCode, str, Call]] = {
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "LIMIT_REACHED",
         lambda stub, session: create(stub, "large", workers=1001),
+    ),
+    "too many messages of arrivals": (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "LIMIT_REACHED",
+        lambda stub, session: with_arrivals(*[Arrivals()] * 5000)(stub, session),
     ),
     "a state that was cut short": (
         grpc.StatusCode.DATA_LOSS,
