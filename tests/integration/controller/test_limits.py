@@ -22,6 +22,7 @@ from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
 from dbw_controller import messages, spec
 from dbw_controller.events import Membership as LiveWorkers
 from dbw_controller.job import Job
+from dbw_runtime.health import MOST_WATCHERS
 from tests.reports import create, failure, summary, train, whole_iteration
 from tests.servers import PATIENCE, Controller, controller, wait_until
 
@@ -383,3 +384,17 @@ def _is_served(stub: ControllerServiceStub) -> bool:
     except grpc.RpcError:
         return False
     return True
+
+
+def test_those_who_watch_the_health_do_not_take_the_place_of_clients(server: Controller) -> None:
+    with grpc.insecure_channel(server.target) as channel:
+        health: Any = HealthStub(channel)  # its type lacks the rpcs
+        watches = [health.Watch(HealthCheckRequest()) for _ in range(MOST_WATCHERS)]
+        for watch in watches:
+            next(watch)
+        one_more = health.Watch(HealthCheckRequest())
+        with pytest.raises(grpc.RpcError) as error:
+            next(one_more)
+        assert isinstance(error.value, grpc.Call)
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert ControllerServiceStub(channel).ListJobs(pb.ListJobsRequest()) is not None
