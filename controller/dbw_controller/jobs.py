@@ -120,18 +120,25 @@ class Record:
             diagnosis.observe(event.report, event.asked, event.answer, event.membership)
         return diagnosis
 
-    async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Do something with the job, one thing at a time; in a thread where that may take long."""
-        if not self.slow and not self._lock.locked():
-            return function(*arguments)
-        return await self.run_in_thread(function, *arguments)
+    async def run(
+        self, function: Callable[[], T], then: Callable[[T], object] | None = None, in_thread: bool = False
+    ) -> T:
+        """Do something with the job, one thing at a time; in a thread where that may take long.
 
-    async def run_in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Do something with the job that takes long, one thing at a time."""
+        `then` is called in the event loop with the result, even if the caller has gone away meanwhile.
+        """
+        if not (in_thread or self.slow or self._lock.locked()):
+            result = function()
+            if then is not None:
+                then(result)
+            return result
 
         async def alone() -> T:
             async with self._lock:
-                return await asyncio.to_thread(function, *arguments)
+                result = await asyncio.to_thread(function)
+                if then is not None:
+                    then(result)
+                return result
 
         # A caller that goes away must not leave the job to the next one while a thread still works on it.
         return await asyncio.shield(asyncio.ensure_future(alone()))
@@ -262,7 +269,7 @@ class Jobs:
         assert self._store is not None
         try:
             unsaved, record.changed = record.unsaved, False
-            state = await record.run_in_thread(record.snapshot)
+            state = await record.run(record.snapshot, in_thread=True)
             if not record.ended:
                 await self._on_disk(self._store.write, record.name, state)
             record.unsaved -= unsaved

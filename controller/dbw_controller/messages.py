@@ -85,8 +85,9 @@ def report_from(
 
 def _arrivals_from(index: int, message: iteration_pb2.Arrivals) -> Arrivals:
     try:
-        seconds: Any = message.seconds  # becomes an array
-        return Arrivals(message.iteration, seconds, message.preceding, message.workers or None)
+        seconds: Any = message.seconds
+        array = seconds.__array__()  # as NumPy would do, once it has tried everything else
+        return Arrivals(message.iteration, array, message.preceding, message.workers or None)
     except InvalidValueError as error:
         field = error.field.replace("arrivals", f"arrivals[{index}]", 1)
         raise InvalidValueError(field, error.value, error.rule) from None

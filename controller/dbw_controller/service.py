@@ -5,11 +5,15 @@ import gc
 import hashlib
 import time
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Decision as DecisionMessage
+from dbw.v1.iteration_pb2 import IterationSummary
+from dbw.v1.iteration_pb2 import Membership as MembershipMessage
 from dbw.v1.job_pb2 import Job as JobMessage
 from dbw_controller import failures, messages
 from dbw_controller.decision import Decision
@@ -35,6 +39,14 @@ PIECE_BYTES = 2 * 2**20
 PAGE = 100
 # Messages of arrivals in one report. A parameter server needs a few; each costs time, even an empty one.
 MOST_BATCHES = 4096
+
+
+class Taken(NamedTuple):
+    """What became of a report."""
+
+    before: Decision  # the newest decision before it
+    decision: Decision | None  # the answer to it
+    seconds: float  # that this took
 
 
 @dataclass(frozen=True)
@@ -99,7 +111,7 @@ class ControllerService:
             spec = messages.spec_from(request.spec, record.job.spec.policy)
             if spec != record.job.spec:
                 raise JobDiffersError(record.name, _differences(record.job.spec, spec))
-            session = await record.run(self._begin, record, membership, iteration)
+            session = await record.run(partial(self._begin, record, membership, iteration))
         self._jobs.changed(record, 0)
         return pb.CreateJobResponse(session=session, job=_job_message(record, request.include_estimates))
 
@@ -142,33 +154,28 @@ class ControllerService:
         report = messages.report_from(request)
         if (saving := self._jobs.must_wait(record)) is not None:
             await asyncio.shield(saving)
-        decision = await record.run(self._learn, record, request, report, begin)
-        if decision is None:
+        taken = await record.run(
+            partial(self._learn, record, request.session, report, begin),
+            # What only those who watch need is done once the answer is on its way.
+            then=lambda taken: self._loop.call_soon(self._account, record, request, report, taken),
+        )
+        if taken.decision is None:
             return None
-        return messages.decision_message(decision, getattr(request, "include_estimates", False))
+        return messages.decision_message(taken.decision, getattr(request, "include_estimates", False))
 
-    def _learn(self, record: Record, request: AnyReport, report: Report, begin: float) -> Decision | None:
+    def _learn(self, record: Record, session: str, report: Report, begin: float) -> Taken:
         """Give a report to its job, while nobody else uses that."""
-        record.require_session(request.session)
+        record.require_session(session)
         before = record.decision
         decision = record.job.report(report)
         seconds = time.perf_counter() - begin
         if decision is not None:
             record.decision, record.slow = decision, seconds > LONGEST_IN_LOOP
-        # What only those who watch need is done once the answer is on its way.
-        self._loop.call_soon_threadsafe(self._account, record, request, report, before, decision, seconds)
-        return decision
+        return Taken(before, decision, seconds)
 
-    def _account(
-        self,
-        record: Record,
-        request: AnyReport,
-        report: Report,
-        before: Decision,
-        decision: Decision | None,
-        seconds: float,
-    ) -> None:
+    def _account(self, record: Record, request: AnyReport, report: Report, taken: Taken) -> None:
         """Count what happened, tell those who watch, and have it saved."""
+        before, decision = taken.before, taken.decision
         new = decision is not None and decision.iteration > before.iteration
         if self._by_worker:
             for arrivals in report.arrivals:
@@ -178,21 +185,16 @@ class ControllerService:
         if report.summary is not None and decision is not None and new:
             decided = before if before.iteration == report.summary.iteration else None
             record.statistics.ended(report.summary, decided)
-            record.statistics.decided(decision, seconds)
-            if record.watchers:
-                summary = request.summary if not isinstance(request, pb.ReportRequest) else None
-                record.watchers.tell(
-                    lambda include_estimates: pb.WatchJobResponse(
-                        job=_job_message(record, include_estimates), summary=summary
-                    )
-                )
+            record.statistics.decided(decision, taken.seconds)
+            if record.watchers and not isinstance(request, pb.ReportRequest):
+                record.watchers.tell(partial(_watch_message, record, request.summary))
         self._jobs.changed(record, int(new))
 
     def _require_room(self, request: AnyReport | pb.CreateJobRequest) -> None:
         """Refuse what is so large that others would have to wait for it."""
-        most, alive = self._limits.workers, request.membership
-        if alive.live_workers > most or len(alive.workers) > most:
-            asked = max(alive.live_workers, len(alive.workers))
+        most = self._limits.workers
+        if request.HasField("membership") and _size(request.membership) > most:
+            asked = _size(request.membership)
             raise LimitReachedError(
                 "max_workers", f"a job may have {most} workers here, not {asked}; see --max-workers"
             )
@@ -205,7 +207,7 @@ class ControllerService:
         call.job = request.job
         record = self._jobs.get(request.job, call.identity)
         iteration = request.iteration if request.HasField("iteration") else None
-        decision = await record.run(record.job.decision, iteration)
+        decision = await record.run(partial(record.job.decision, iteration))
         return pb.GetDecisionResponse(decision=messages.decision_message(decision, request.include_estimates))
 
     async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
@@ -256,7 +258,7 @@ class ControllerService:
         """Send what a job has learnt, in pieces."""
         call.job = request.job
         record = self._jobs.get(request.job, call.identity)
-        header, data = await record.run_in_thread(self._export, record)
+        header, data = await record.run(partial(self._export, record), in_thread=True)
         await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
         for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
             await call.write(pb.ExportJobStateResponse(data=data[start : start + PIECE_BYTES]))
@@ -290,7 +292,7 @@ class ControllerService:
         while request is not None and len(data) <= header.total_bytes:
             data += request.data
             request = await call.read(pb.ImportJobStateRequest)
-        await record.run_in_thread(self._adopt, record, session, header, bytes(data))
+        await record.run(partial(self._adopt, record, session, header, bytes(data)), in_thread=True)
         self._jobs.changed(record, 0)
         await self._jobs.save(record)  # what was imported may have taken long to learn
         return pb.ImportJobStateResponse(job=_job_message(record))
@@ -315,6 +317,14 @@ def _job_message(record: Record, include_estimates: bool = False) -> JobMessage:
         learnt_iterations=job.learnt_iterations,
         loss=job.loss,
     )
+
+
+def _size(membership: MembershipMessage) -> int:
+    return max(membership.live_workers, len(membership.workers))
+
+
+def _watch_message(record: Record, summary: IterationSummary, include_estimates: bool) -> pb.WatchJobResponse:
+    return pb.WatchJobResponse(job=_job_message(record, include_estimates), summary=summary)
 
 
 def _timestamp(seconds: float) -> Timestamp:

@@ -25,7 +25,8 @@ def greedy_choice(seen: Observation, gains: Array, loss_increase_factor: float) 
         explanation = f"no k has a positive gain: all {k} workers"
     else:
         reason = Reason.BEST_RATE
-        explanation = f"k = {k} has the largest gain per second: {gains[k - 1]:.4g} in {durations.seconds[k - 1]:.4g} s"
+        gain, seconds = gains.item(k - 1), durations.seconds.item(k - 1)
+        explanation = f"k = {k} has the largest gain per second: {gain:.4g} in {seconds:.4g} s"
     if seen.previous_k is not None and k <= seen.previous_k < seen.workers and loss_grew(seen, loss_increase_factor):
         explanation = f"the loss grew from {seen.loss_before:.4g} to {seen.loss:.4g}; otherwise {explanation}"
         k, reason = seen.previous_k + 1, Reason.LOSS_INCREASED

@@ -27,6 +27,8 @@ class Observation(Struct, frozen=True):
     def durations(self) -> Durations:
         """How long iterations last, for each k from 1 to n. They are computed when a policy asks for them."""
         all_durations, n = self.duration_estimator.estimate(), self.workers
+        if n == len(all_durations.seconds):
+            return all_durations
         return Durations(all_durations.seconds[:n], all_durations.shortest[:n], all_durations.longest[:n])
 
 
