@@ -21,7 +21,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dbw_controller.estimators.compiled import COMPILED
-from dbw_controller.jobs import Jobs, Record
+from dbw_controller.jobs import Jobs
+from dbw_controller.record import Record
 
 LABEL = "dbw_job"
 Values = Iterable[tuple[str, float]]  # values of a label and of the metric

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Decision as DecisionMessage
-from dbw.v1.iteration_pb2 import IterationSummary
 from dbw.v1.iteration_pb2 import Membership as MembershipMessage
-from dbw.v1.job_pb2 import Job as JobMessage
 from dbw_controller import failures, messages
 from dbw_controller.decision import Decision
 from dbw_controller.errors import (
@@ -27,8 +23,9 @@ from dbw_controller.errors import (
 )
 from dbw_controller.events import Membership, Report
 from dbw_controller.job import STATE_VERSION, warm_up
-from dbw_controller.jobs import LONGEST_IN_LOOP, Event, Jobs, Record
+from dbw_controller.jobs import Jobs
 from dbw_controller.policies import create_policy
+from dbw_controller.record import Event, Record
 from dbw_controller.spec import JobSpec
 from dbw_controller.store import decode, encode
 from dbw_runtime.failure import StatusError
@@ -37,6 +34,8 @@ from dbw_runtime.rpc import Call
 AnyReport = pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
 PIECE_BYTES = 2 * 2**20
 PAGE = 100
+# A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
+LONGEST_IN_LOOP = 0.002
 # Messages of arrivals in one report. A parameter server needs a few; each costs time, even an empty one.
 MOST_BATCHES = 4096
 
@@ -113,7 +112,7 @@ class ControllerService:
                 raise JobDiffersError(record.name, _differences(record.job.spec, spec))
             session = await record.run(partial(self._begin, record, membership, iteration))
         self._jobs.changed(record, 0)
-        return pb.CreateJobResponse(session=session, job=_job_message(record, request.include_estimates))
+        return pb.CreateJobResponse(session=session, job=messages.job_message(record, request.include_estimates))
 
     def _begin(self, record: Record, membership: Membership, iteration: int | None) -> str:
         """Attach a parameter server to a job: nobody else can report once this is done."""
@@ -187,7 +186,7 @@ class ControllerService:
             record.statistics.ended(report.summary, decided)
             record.statistics.decided(decision, taken.seconds)
             if record.watchers and not isinstance(request, pb.ReportRequest):
-                record.watchers.tell(partial(_watch_message, record, request.summary))
+                record.watchers.tell(partial(messages.watch_message, record, request.summary))
         self._jobs.changed(record, int(new))
 
     def _require_room(self, request: AnyReport | pb.CreateJobRequest) -> None:
@@ -213,14 +212,14 @@ class ControllerService:
     async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
         """Show a job."""
         call.job = request.job
-        return pb.GetJobResponse(job=_job_message(self._jobs.get(request.job, call.identity)))
+        return pb.GetJobResponse(job=messages.job_message(self._jobs.get(request.job, call.identity)))
 
     async def list_jobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
         """List the caller's jobs; a page's token is the last name of the page before."""
         records = [r for r in self._jobs.all() if r.owner == call.identity and r.name > request.page_token]
         size = min(request.page_size or PAGE, PAGE)
         token = records[size - 1].name if len(records) > size else ""
-        return pb.ListJobsResponse(jobs=map(_job_message, records[:size]), next_page_token=token)
+        return pb.ListJobsResponse(jobs=map(messages.job_message, records[:size]), next_page_token=token)
 
     async def delete_job(self, request: pb.DeleteJobRequest, call: Call) -> pb.DeleteJobResponse:
         """Delete a job."""
@@ -239,7 +238,7 @@ class ControllerService:
         watcher = record.watchers.add(request.include_estimates)
         try:
             response: pb.WatchJobResponse | None = pb.WatchJobResponse(
-                job=_job_message(record, request.include_estimates)
+                job=messages.job_message(record, request.include_estimates)
             )
             while response is not None:
                 await call.write(response)
@@ -295,7 +294,7 @@ class ControllerService:
         await record.run(partial(self._adopt, record, session, header, bytes(data)), in_thread=True)
         self._jobs.changed(record, 0)
         await self._jobs.save(record)  # what was imported may have taken long to learn
-        return pb.ImportJobStateResponse(job=_job_message(record))
+        return pb.ImportJobStateResponse(job=messages.job_message(record))
 
     def _adopt(self, record: Record, session: str, header: pb.JobStateHeader, data: bytes) -> None:
         if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
@@ -304,33 +303,8 @@ class ControllerService:
         record.decision = record.job.adopt(decode(data))
 
 
-def _job_message(record: Record, include_estimates: bool = False) -> JobMessage:
-    job = record.job
-    return JobMessage(
-        name=record.name,
-        spec=messages.spec_message(job.spec),
-        owner=record.owner,
-        create_time=_timestamp(record.created),
-        update_time=_timestamp(record.updated),
-        membership=messages.membership_message(job.membership),
-        decision=messages.decision_message(record.decision, include_estimates),
-        learnt_iterations=job.learnt_iterations,
-        loss=job.loss,
-    )
-
-
 def _size(membership: MembershipMessage) -> int:
     return max(membership.live_workers, len(membership.workers))
-
-
-def _watch_message(record: Record, summary: IterationSummary, include_estimates: bool) -> pb.WatchJobResponse:
-    return pb.WatchJobResponse(job=_job_message(record, include_estimates), summary=summary)
-
-
-def _timestamp(seconds: float) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromNanoseconds(int(seconds * 1e9))
-    return stamp
 
 
 def _differences(there: JobSpec, asked: JobSpec) -> str:
