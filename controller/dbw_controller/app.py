@@ -33,7 +33,7 @@ class ControllerOptions(ServerOptions):
     metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")
     state_dir: Path | None = option(None, "the folder to keep jobs in over restarts; without it they are lost")
     save_iterations: int = option(100, "how many iterations of a job a crash may lose")
-    default_policy: str = option("dbw", "the policy of jobs that do not name one")
+    default_policy: str = option("dbw", "the policy of jobs that do not name one: adasync, b-dbw, dbw or sync")
     solver: Literal["exact", "cvxpy"] = option("exact", "what solves for durations; cvxpy is slow, for comparison")
     worker_metrics: bool = option(False, "export a series for every worker of every job")
     max_jobs: int = option(1000, "how many jobs there may be")
@@ -52,13 +52,15 @@ class ControllerOptions(ServerOptions):
         try:
             create_policy(self.default_policy)
         except JobError:
-            expected = f"one of {', '.join(POLICIES)} that needs no parameters"
+            expected = f"one of {', '.join(POLICIES)}, and have a default for all its parameters"
             raise WrongValueError("default_policy", self.default_policy, expected) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM."""
-    parser = ArgumentParser(prog="dbw controller", usage="%(prog)s [OPTIONS]", description=DESCRIPTION)
+    parser = ArgumentParser(
+        prog="dbw controller", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False
+    )
     options, _ = parse(parser, ControllerOptions, "controller", arguments)
     try:
         serve(options)

@@ -23,6 +23,7 @@ from dbw_runtime.configuration import Options, option, parse
 from dbw_runtime.failure import describe
 
 SECONDS = 10.0
+OPTIONAL = ("iteration",)
 WATCHED_ITERATIONS = 20
 WATCHED = ("iteration", "k", "workers", "loss", "seconds", "next k", "why")
 
@@ -46,17 +47,24 @@ Ask = Callable[[Any, Metadata, dict[str, Any]], int]
 def _command(name: str, description: str, arguments: Sequence[str] | None, ask: Ask, **positional: type) -> int:
     """Run a command: parse its arguments, connect, and say what went wrong in one line."""
     usage = " ".join(["%(prog)s", *map(str.upper, positional), "[OPTIONS]"])
-    parser = ArgumentParser(prog=f"dbw {name}", usage=usage, description=description)
+    parser = ArgumentParser(prog=f"dbw {name}", usage=usage, description=description, allow_abbrev=False)
     for argument, kind in positional.items():
-        parser.add_argument(argument, metavar=argument.upper(), type=kind)
+        parser.add_argument(argument, metavar=argument.upper(), type=kind, nargs="?" if argument in OPTIONAL else None)
     options, given = parse(parser, ClientOptions, "client", arguments)
     files = (options.tls_ca, options.tls_cert, options.tls_key, options.token_file)
-    connection = Connection(options.controller, options.tls, *files)
+    try:
+        connection = Connection(options.controller, options.tls, *files)
+    except ValueError as error:
+        parser.error(str(error))
     try:
         with connection.open() as channel:
             return ask(ControllerServiceStub(channel), connection.metadata(), given)
     except grpc.RpcError as error:
-        print(f"dbw {name}: {options.controller}: {describe(error)}", file=sys.stderr)
+        hint = "; is it running, and does it use TLS or not, as you do?" if _is_unavailable(error) else ""
+        print(f"dbw {name}: {options.controller}: {describe(error)}{hint}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read this has seen enough
+        sys.stdout = None
+        return 0
     except OSError as error:
         print(f"dbw {name}: {error}", file=sys.stderr)
     return 1
@@ -123,10 +131,8 @@ def _watch_on_terminal(console: Console, responses: Iterable[pb.WatchJobResponse
 
 
 def _watch_in_pipe(responses: Iterable[pb.WatchJobResponse]) -> None:
-    print("\t".join(WATCHED), flush=True)
     for response in responses:
-        if response.HasField("summary"):
-            print("\t".join(_row(response)), flush=True)
+        print("\t".join(_row(response) if response.HasField("summary") else WATCHED), flush=True)
 
 
 def _row(response: pb.WatchJobResponse) -> tuple[str, ...]:
@@ -162,16 +168,18 @@ def _watch_table(response: pb.WatchJobResponse, rows: Iterable[tuple[str, ...]])
 def why(arguments: Sequence[str] | None = None) -> int:
     """Explain one decision."""
     description = (
-        "Explain the decision for one iteration of a job: gain and duration of every k, and the rule that chose."
+        "Explain a decision of a job, the newest one or that for one of the last iterations: gain and duration of "
+        "every k, and the rule that chose."
     )
     return _command("why", description, arguments, _why, job=str, iteration=int)
 
 
 def _why(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: ANN401
-    if given["iteration"] < 0:
-        print(f"dbw why: the iteration is {given['iteration']}; it must be at least 0", file=sys.stderr)
+    iteration = given["iteration"]
+    if iteration is not None and iteration < 0:
+        print(f"dbw why: the iteration is {iteration}; it must be at least 0", file=sys.stderr)
         return 2
-    request = pb.GetDecisionRequest(job=given["job"], iteration=given["iteration"], include_estimates=True)
+    request = pb.GetDecisionRequest(job=given["job"], iteration=iteration, include_estimates=True)
     decision = stub.GetDecision(request, timeout=SECONDS, metadata=metadata).decision
     console, estimates = _console(), decision.estimates
     console.print(
@@ -187,6 +195,18 @@ def _why(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: 
             console.print(f"{text} = {_number(getattr(estimates, name))}")
     if estimates.gains or estimates.durations_seconds:
         console.print(_why_table(decision))
+    return 0
+
+
+def delete(arguments: Sequence[str] | None = None) -> int:
+    """Delete a job."""
+    description = "Delete a job and all that it has learnt."
+    return _command("delete", description, arguments, _delete, job=str)
+
+
+def _delete(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: ANN401
+    stub.DeleteJob(pb.DeleteJobRequest(job=given["job"]), timeout=SECONDS, metadata=metadata)
+    print(f"The job {given['job']} was deleted.")
     return 0
 
 
@@ -208,6 +228,10 @@ def _why_table(decision: Decision) -> Table:
         cells = [str(k), *map(_number, (gain, seconds, low, high, rate)), "◀" if k == decision.k else ""]
         table.add_row(*cells, style="bold" if k == decision.k else None)
     return table
+
+
+def _is_unavailable(error: grpc.RpcError) -> bool:
+    return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def _console() -> Console:

@@ -57,7 +57,7 @@ class JobNotFoundError(JobError):
     """There is no job of this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no job {name!r}; create it")
+        super().__init__(f"there is no job {name!r}; a parameter server creates it, with CreateJob")
 
 
 class JobDiffersError(JobError):

@@ -64,7 +64,7 @@ class Jobs:
             raise InvalidValueError("job", name, rule)
         if len(self._records) >= self._max_jobs:
             raise LimitReachedError(
-                "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or try again later"
+                "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or see --max-jobs"
             )
         now = time.time()
         record = Record(name, identity, Job(spec, membership, iteration, self._solver), now, now)

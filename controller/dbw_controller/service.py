@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import hashlib
+import logging
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +32,7 @@ from dbw_controller.store import decode, encode
 from dbw_runtime.failure import StatusError
 from dbw_runtime.rpc import Call
 
+log = logging.getLogger(__name__)
 AnyReport = pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
 PIECE_BYTES = 2 * 2**20
 PAGE = 100
@@ -74,6 +76,7 @@ class ControllerService:
     async def warm_up(self) -> None:
         """Compile what needs compiling, and take in all snapshots."""
         self._loop = asyncio.get_running_loop()
+        log.info("compiling, which takes half a minute where it was never done before, and loading")
         await asyncio.to_thread(warm_up)
         await asyncio.to_thread(self._jobs.load)
         gc.collect()

@@ -28,6 +28,12 @@ class Connection:
     tls_key: Path | None = None
     token_file: Path | None = None  # a file that holds a bearer token and nothing else
 
+    def __post_init__(self) -> None:
+        if ":" not in self.target:
+            raise ValueError(f"the address is {self.target!r}; it must be HOST:PORT")
+        if (self.tls_cert is None) != (self.tls_key is None):  # gRPC would abort the process
+            raise ValueError("a certificate and its private key go together: give both, or neither")
+
     def open(self) -> grpc.Channel:
         """Connect."""
         credentials = self._credentials()

@@ -19,6 +19,7 @@ COMMANDS = {
     "jobs": Command("dbw_controller.commands:jobs", "list the jobs of a running controller", "controller"),
     "watch": Command("dbw_controller.commands:watch", "show a job's decisions as they are made", "controller"),
     "why": Command("dbw_controller.commands:why", "explain one decision of a job", "controller"),
+    "delete": Command("dbw_controller.commands:delete", "delete a job and all that it has learnt", "controller"),
 }
 USAGE = "\n".join(
     [

@@ -116,6 +116,8 @@ def _table(path: Path, program: str, kind: type[Options]) -> dict[str, object]:
         raise UsageError(f"the file {path} cannot be read: {error}") from error
     if stray := [name for name, value in content.items() if not isinstance(value, dict)]:
         raise UsageError(f"{', '.join(stray)} in {path} must be in a table, such as [{program}]")
+    if content and program not in content:
+        raise UsageError(f"the file {path} has {', '.join(f'[{name}]' for name in content)}, but no table [{program}]")
     table: dict[str, object] = content.get(program, {})
     known = [item.name for item in fields(kind) if item.name != "config"]
     if unknown := sorted(set(table) - set(known)):

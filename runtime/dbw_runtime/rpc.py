@@ -7,8 +7,10 @@ responses writes them to it.
 
 import asyncio
 import logging
+import math
 import re
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -29,8 +31,9 @@ ServicerContext = Any  # grpc.aio.ServicerContext, whose type hints lack what it
 class Gate:
     """Lets calls in while the server is ready, and those out that wait when it stops."""
 
-    def __init__(self, authenticator: Authenticator, max_calls: int) -> None:
-        self._authenticator, self._max_calls = authenticator, max_calls
+    def __init__(self, authenticator: Authenticator, max_calls: int, count_refusal: Callable[[str], object]) -> None:
+        self._authenticator, self._max_calls, self._count_refusal = authenticator, max_calls, count_refusal
+        self._logged: dict[str, float] = {}  # when a refusal was logged last, by its reason
         self.calls: set[Call] = set()
         self.is_open = False
         self._draining = False
@@ -48,6 +51,14 @@ class Gate:
         """Refuse a call while the server starts or stops."""
         if not self.is_open:
             raise not_ready("the server is stopping" if self._draining else "the server is starting")
+
+    def refused(self, failure: StatusError, about: dict[str, str]) -> None:
+        """Count a call that was refused, and log it unless such a line was written within the last second."""
+        self._count_refusal(failure.reason)
+        now = time.monotonic()
+        if now - self._logged.get(failure.reason, -math.inf) > 1.0:
+            self._logged[failure.reason] = now
+            log.info("refused, %s: %s", failure.code.name, failure.text, extra=about)
 
     async def drain(self, seconds: float) -> None:
         """End all calls that wait for something; those that are being served have so many seconds to finish."""
@@ -132,7 +143,7 @@ def _handler(
             if call is not None:
                 gate.calls.discard(call)
         # Outside the `except`, so that what is aborted does not drag the error along.
-        log.debug("%s: %s", failure.code.name, failure.text, extra=_extra(call) | {"rpc": method.name})
+        gate.refused(failure, _extra(call) | {"rpc": method.name, "peer": context.peer()})
         await context.abort(failure.code, failure.text, failure.trailers())
         raise AssertionError("abort raises")
 

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, Counter, start_http_server
 
 from dbw_runtime import logs
 from dbw_runtime.configuration import Options, WrongValueError, option
@@ -123,7 +123,12 @@ async def _serve(
     others: Sequence[grpc.GenericRpcHandler],
 ) -> None:
     tokens = None if options.token_file is None else Tokens(options.token_file)
-    gate = Gate(Authenticator(tokens, certificates=options.tls_client_ca is not None), options.max_calls)
+    refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
+    gate = Gate(
+        Authenticator(tokens, certificates=options.tls_client_ca is not None),
+        options.max_calls,
+        count_refusal=lambda reason: refused.labels(reason.lower()).inc(),
+    )
     settings = {
         **KEEPALIVE,
         "grpc.max_receive_message_length": options.max_message_bytes,

@@ -10,8 +10,9 @@ Nothing here raises because of the controller, or blocks for longer than the dea
 *on fallback*: k is the last one that was decided, or all workers.
 """
 
+from dbw.v1.iteration_pb2 import EndCause
 from dbw_controller.client.aio import AsyncDbwClient, AsyncTrainingJob
-from dbw_controller.client.conversation import Fallback
+from dbw_controller.client.conversation import Fallback, Summary
 from dbw_controller.client.sync import DbwClient, TrainingJob
 
-__all__ = ["AsyncDbwClient", "AsyncTrainingJob", "DbwClient", "Fallback", "TrainingJob"]
+__all__ = ["AsyncDbwClient", "AsyncTrainingJob", "DbwClient", "EndCause", "Fallback", "Summary", "TrainingJob"]

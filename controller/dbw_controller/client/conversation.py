@@ -5,9 +5,10 @@ This holds no socket, thread or clock. Drivers (sync.py, aio.py) send what it re
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypedDict, Unpack
 
 from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobRequest, CreateJobResponse
 from dbw.v1.iteration_pb2 import (
@@ -30,6 +31,8 @@ REMEMBERED_ITERATIONS = 1024
 MOST_BATCHES, MOST_ROWS = 256, 50_000
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME_RULE = "1 to 128 letters, digits, '-', '_' and '.', the first a letter or digit"
 # Why a request would be refused again, by our own reasons and by gRPC.
 REFUSALS = ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG")
 TOO_LARGE = "RESOURCE_EXHAUSTED"
@@ -44,12 +47,32 @@ class Link(Enum):
     OVER = "over"  # for good
 
 
+class Summary(TypedDict, total=False):
+    """What can be told of an iteration that ended; see iteration.proto for each."""
+
+    k: int  # how many gradients were averaged; without it, as many as decided
+    duration_seconds: float  # when the wait was over; without it, with the k-th arrival
+    loss: float | None  # mean over the averaged workers
+    learning_rate: float | None
+    effective_learning_rate: float | None  # of the plain SGD that moves as far
+    mean_squared_norm: float | None  # ‖ḡ‖²
+    sum_squared_norms: float | None  # Σ‖g_j‖², or
+    variance: float | None  # Σ‖g_j − ḡ‖²/(k−1)
+    within_worker_variance: float | None  # the variance inside the workers' mini-batches, with
+    degrees_of_freedom: int  # how much that is worth
+    end_cause: EndCause.ValueType  # why the wait was over, if not because k was reached
+    published_seconds: float | None  # when the parameters were published, on any clock
+    lost_gradients: int
+
+
 class Conversation:
     """One training job, from the parameter server's side."""
 
     def __init__(
         self, name: str, workers: int | Sequence[int], spec: JobSpec | None, iteration: int, fallback: Fallback
     ) -> None:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"the job's name is {name!r}; it must be {NAME_RULE}")
         if fallback not in ("last", "all"):
             raise ValueError(f"fallback is {fallback!r}; it must be 'last' or 'all'")
         self.name, self._spec, self._fallback = name, spec or JobSpec(), fallback
@@ -157,45 +180,32 @@ class Conversation:
         self._in_flight = request  # where there is no connection, it is sent as soon as there is one
         return request if self.link is Link.ATTACHED else None
 
-    def summary(
-        self,
-        k: int | None = None,
-        duration_seconds: float | None = None,
-        loss: float | None = None,
-        learning_rate: float | None = None,
-        effective_learning_rate: float | None = None,
-        mean_squared_norm: float | None = None,
-        sum_squared_norms: float | None = None,
-        variance: float | None = None,
-        end_cause: EndCause.ValueType = END_CAUSE_K_REACHED,
-        published_seconds: float | None = None,
-        lost_gradients: int = 0,
-    ) -> IterationSummary:
-        """The current iteration, at its end. Without `duration_seconds` it ended with the k-th arrival."""
-        k = self.k if k is None else k
+    def summary(self, **told: Unpack[Summary]) -> IterationSummary:
+        """The current iteration, at its end."""
+        k = told.get("k", self.k)
+        if k < 1:
+            raise ValueError(f"k is {k}; it must be how many gradients were averaged, at least 1")
         times = self._arrived.get(self.iteration, [])
-        if duration_seconds is None:
-            if not times:
-                raise ValueError("duration_seconds is needed where no arrivals were reported")
-            duration_seconds = times[min(k, len(times)) - 1]
-        moments = None if mean_squared_norm is None else GradientMoments(mean_squared_norm=mean_squared_norm)
-        if moments is not None and sum_squared_norms is not None:
-            moments.sum_squared_norms = sum_squared_norms
-        elif moments is not None and variance is not None:
-            moments.variance = variance
+        if "duration_seconds" not in told and not times:
+            raise ValueError("duration_seconds is needed where no arrivals were reported")
+        seconds = told.get("duration_seconds", times[min(k, len(times)) - 1] if times else 0.0)
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise ValueError(
+                f"duration_seconds is {seconds!r}; it must be the time since the parameters were published"
+            )
         return IterationSummary(
             iteration=self.iteration,
             k=k,
-            duration_seconds=duration_seconds,
-            end_cause=end_cause,
+            duration_seconds=seconds,
+            end_cause=told.get("end_cause", END_CAUSE_K_REACHED),
             fallback=self.on_fallback,
-            published_seconds=published_seconds,
+            published_seconds=told.get("published_seconds"),
             previous_k=self._previous_k,
-            loss=loss,
-            learning_rate=learning_rate,
-            effective_learning_rate=effective_learning_rate,
-            moments=moments,
-            lost_gradients=lost_gradients,
+            loss=told.get("loss"),
+            learning_rate=told.get("learning_rate"),
+            effective_learning_rate=told.get("effective_learning_rate"),
+            moments=_moments(told),
+            lost_gradients=told.get("lost_gradients", 0),
         )
 
     def decided(self, decision: Decision) -> None:
@@ -225,7 +235,7 @@ class Conversation:
 
     def _take(self, decision: Decision) -> None:
         if decision.iteration == self.iteration and not self._settled:
-            self.decision = decision
+            self.decision, self.problem = decision, None
 
     def settle(self) -> int:
         """The k to use, now that waiting is over."""
@@ -240,13 +250,29 @@ class Conversation:
                 log.info("decisions of the controller again", extra=self._extra())
         else:
             self.k = min(self.k, workers) if self._fallback == "last" else workers
+            self.problem = self.problem or "no answer within the deadline"
             if not was_on_fallback:
-                why = self.problem or "no answer within the deadline"
-                log.warning("on fallback, k = %s: %s", self.k, why, extra=self._extra())
+                log.warning("on fallback, k = %s: %s", self.k, self.problem, extra=self._extra())
         return self.k
 
     def _extra(self) -> dict[str, object]:
         return {"job": self.name, "iteration": self.iteration}
+
+
+def _moments(told: Summary) -> GradientMoments | None:
+    mean, squares, variance = told.get("mean_squared_norm"), told.get("sum_squared_norms"), told.get("variance")
+    if mean is None:
+        return None
+    moments = GradientMoments(mean_squared_norm=mean)
+    if squares is not None:
+        moments.sum_squared_norms = squares
+    elif variance is not None:
+        moments.variance = variance
+    within = told.get("within_worker_variance")
+    if within is not None:
+        moments.within_worker.variance = within
+        moments.within_worker.degrees_of_freedom = told.get("degrees_of_freedom", 0)
+    return moments
 
 
 def _newest(batches: list[Arrivals]) -> list[Arrivals]:
@@ -264,4 +290,6 @@ def _membership(workers: int | Sequence[int]) -> Membership:
         if workers < 0:
             raise ValueError(f"workers is {workers}; it must be how many are alive, or their numbers")
         return Membership(live_workers=workers)
+    if len(set(workers)) != len(workers) or not all(0 <= number < 2**32 for number in workers):
+        raise ValueError(f"workers is {workers!r}; it must be how many are alive, or the different numbers of those")
     return Membership(live_workers=len(workers), workers=workers)

@@ -33,6 +33,7 @@ class ClientSettings:
     def __post_init__(self) -> None:
         if not self.deadline > 0:
             raise ValueError(f"deadline is {self.deadline!r}; it must be more than 0 seconds")
+        self.connection()  # refuses what makes no sense
 
     def connection(self) -> Connection:
         """How to connect."""

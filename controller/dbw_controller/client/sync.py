@@ -4,14 +4,14 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import grpc
 
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.conversation import Conversation, Link, log
+from dbw_controller.client.conversation import Conversation, Link, Summary, log
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
 from dbw_runtime.failure import describe
@@ -58,8 +58,8 @@ class TrainingJob(Training):
         with self._changed:
             super().set_workers(workers)
 
-    def end_iteration(self, **summary: Any) -> int:  # noqa: ANN401
-        """The iteration has ended; returns k of the next. For the arguments see `Conversation.summary`."""
+    def end_iteration(self, **summary: Unpack[Summary]) -> int:
+        """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
         with self._changed:
             request = self._talk.end_iteration(self._talk.summary(**summary))
             if request is not None:

@@ -281,9 +281,9 @@ def test_requests_that_are_refused_do_not_end_the_decisions(
 ) -> None:
     with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4, spec=STATIC) as job:
         with caplog.at_level(logging.ERROR, "dbw.client"):
-            job.end_iteration(duration_seconds=-1.0)
-            assert job.k == 4 or job.on_fallback
-        assert any("summary.duration_seconds" in record.getMessage() for record in caplog.records)
+            job.end_iteration(k=10**6, duration_seconds=1.0)
+            assert job.on_fallback
+        assert any("summary.k" in record.getMessage() for record in caplog.records)
         wait_until(partial(is_decided_for, job))
 
 
@@ -295,6 +295,9 @@ def test_requests_that_are_refused_do_not_end_the_decisions(
         lambda job: job.arrived(seconds=1.0, iteration=99),
         lambda job: job.end_iteration(),
         lambda job: job.set_workers(-1),
+        lambda job: job.set_workers([1, 1]),
+        lambda job: job.end_iteration(k=0, duration_seconds=1.0),
+        lambda job: job.end_iteration(duration_seconds=float("nan")),
     ],
 )
 def test_a_mistake_of_the_caller_is_an_error_at_once(server: Controller, mistake: Any) -> None:
@@ -308,5 +311,11 @@ def test_a_mistake_of_the_caller_is_an_error_at_once(server: Controller, mistake
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="deadline"):
         DbwClient("127.0.0.1:1", deadline=0.0)
+    with pytest.raises(ValueError, match="both, or neither"):
+        DbwClient("127.0.0.1:1", tls_cert="only.pem")
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        DbwClient("controller")
+    with pytest.raises(ValueError, match="name"):
+        DbwClient("127.0.0.1:1").job("a/b", workers=1)
     with pytest.raises(ValueError, match="fallback"):
         DbwClient("127.0.0.1:1", fallback="none").job("resnet", workers=1)  # type: ignore[arg-type]

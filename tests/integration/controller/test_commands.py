@@ -73,6 +73,23 @@ def test_why_shows_gain_and_duration_of_every_k_and_the_rule(server: Controller,
     assert [line.split()[0] for line in table if "◀" in line] == [str(k)]
 
 
+def test_why_without_an_iteration_explains_the_newest_decision(server: Controller, stub: ControllerServiceStub) -> None:
+    train(stub, "resnet", create(stub), range(10))
+    assert "resnet, iteration 10: wait for" in dbw(server, "why", "resnet").stdout
+
+
+def test_delete_deletes(server: Controller, stub: ControllerServiceStub) -> None:
+    create(stub)
+    assert dbw(server, "delete", "resnet").stdout == "The job resnet was deleted.\n"
+    assert not stub.ListJobs(pb.ListJobsRequest()).jobs
+
+
+def test_refused_calls_are_counted_and_logged(server: Controller) -> None:
+    dbw(server, "watch", "nobody")
+    server.wait_for_log("refused, NOT_FOUND", job="nobody", rpc="WatchJob")
+    assert 'dbw_refused_calls_total{reason="job_not_found"}' in server.metrics()
+
+
 def test_watch_in_a_pipe_writes_a_line_an_iteration_until_the_job_is_deleted(
     server: Controller, stub: ControllerServiceStub
 ) -> None:
@@ -125,7 +142,9 @@ def test_watch_on_a_terminal_shows_k_loss_reason_and_estimates(server: Controlle
         (("why", "resnet", "99"), 1, "NOT_FOUND: there is no decision for iteration 99"),
         (("why", "resnet", "-1"), 2, "it must be at least 0"),
         (("why", "resnet", "many"), 2, "invalid int value: 'many'"),
-        (("why", "resnet"), 2, "required: ITERATION"),
+        (("why",), 2, "required: JOB"),
+        (("jobs", "--tls-cert", "only.pem"), 2, "give both, or neither"),
+        (("delete", "nobody"), 1, "NOT_FOUND: there is no job 'nobody'"),
         (("jobs", "--tls-ca", "nowhere.pem"), 1, "nowhere.pem"),
     ],
 )

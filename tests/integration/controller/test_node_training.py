@@ -30,5 +30,8 @@ def test_a_training_in_node_gets_the_decisions_that_the_algorithm_makes_in_proce
         seen = run_node("train.mjs", request)
         server.wait_for_log("deleted", job="node", learnt_iterations=40)
     assert seen["decisions"] == expected
-    assert seen["refused"] == {"code": 5, "details": "there is no job 'nobody'; create it"}
+    assert seen["refused"] == {
+        "code": 5,
+        "details": "there is no job 'nobody'; a parameter server creates it, with CreateJob",
+    }
     assert len({decision["k"] for decision in expected}) > 1, "there was something to decide"

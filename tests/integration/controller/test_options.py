@@ -60,6 +60,7 @@ def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: P
             r"max_bees in \S+ is no option; \[controller\] may have listen,",
         ),
         ("", {}, b"max_jobs = 1", r"max_jobs in \S+\.toml must be in a table, such as \[controller\]"),
+        ("", {}, b"[controler]\nmax_jobs = 1", r"the file \S+\.toml has \[controler\], but no table \[controller\]"),
         ("", {}, b"max_jobs: 1", r"the file \S+\.toml cannot be read: .*line 1"),
         ("", {}, b"\xff\xfe", r"the file \S+\.toml cannot be read: .*utf-8"),
         ("--config nowhere.toml", {}, b"", r"the file nowhere\.toml cannot be read: .*No such file"),
@@ -170,7 +171,7 @@ def test_every_line_is_a_json_object_that_names_the_job_it_is_about(tmp_path: Pa
         about = [line["message"] for line in server.logs if line.get("job") == "resnet"]
         assert about[0] == "created"
         assert about[-1] == "deleted"
-        assert any(message.startswith("NOT_FOUND: there is no decision") for message in about)
+        assert any(message.startswith("refused, NOT_FOUND: there is no decision") for message in about)
         assert [line["message"] for line in server.logs if line["message"] == "ready"] == ["ready"]
 
 
@@ -195,4 +196,4 @@ def test_a_text_log_is_for_people_and_no_caller_can_forge_a_line_of_it() -> None
     assert all(re.match(r"\d\d:\d\d:\d\d (DEBUG|INFO)  ", line) for line in lines), lines
     assert lines[-1].endswith("stopped\n")
     assert [line for line in lines if line.endswith(" INFO    [resnet] created  owner=  live_workers=4\n")]
-    assert [line for line in lines if r"[x\n00:00:00 INFO    [resnet] deleted\x1b[2J] NOT_FOUND: " in line]
+    assert [line for line in lines if r"[x\n00:00:00 INFO    [resnet] deleted\x1b[2J] refused, NOT_FOUND: " in line]
