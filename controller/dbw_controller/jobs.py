@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +10,12 @@ from dbw_controller.errors import InvalidValueError, JobError, JobNotFoundError,
 from dbw_controller.estimators.durations import Solver
 from dbw_controller.events import Membership
 from dbw_controller.job import Job
+from dbw_controller.naming import NAME, NAME_RULE
 from dbw_controller.record import Record
 from dbw_controller.spec import JobSpec
 from dbw_controller.store import SnapshotStore
 
 log = logging.getLogger(__name__)
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # Jobs with slow iterations are saved by the clock; a disk that fails is given some time.
 SAVE_SECONDS, RETRY_SECONDS = 10.0, 1.0
 
@@ -60,8 +59,7 @@ class Jobs:
     def create(self, name: str, identity: str, spec: JobSpec, membership: Membership, iteration: int | None) -> Record:
         """Add a job; there is none of this name."""
         if not NAME.fullmatch(name):
-            rule = "1 to 128 letters, digits, '-', '_' and '.', the first a letter or digit"
-            raise InvalidValueError("job", name, rule)
+            raise InvalidValueError("job", name, NAME_RULE)
         if len(self._records) >= self._max_jobs:
             raise LimitReachedError(
                 "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or see --max-jobs"

@@ -5,7 +5,6 @@ This holds no socket, thread or clock. Drivers (sync.py, aio.py) send what it re
 
 import logging
 import math
-import re
 from collections.abc import Sequence
 from enum import Enum
 from typing import Literal, TypedDict, Unpack
@@ -21,6 +20,7 @@ from dbw.v1.iteration_pb2 import (
     Membership,
 )
 from dbw.v1.job_pb2 import JobSpec
+from dbw_controller.naming import NAME, NAME_RULE
 from dbw_runtime.failure import describe, reason_of
 
 log = logging.getLogger("dbw.client")
@@ -31,8 +31,6 @@ REMEMBERED_ITERATIONS = 1024
 MOST_BATCHES, MOST_ROWS = 256, 50_000
 
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-NAME_RULE = "1 to 128 letters, digits, '-', '_' and '.', the first a letter or digit"
 # Why a request would be refused again, by our own reasons and by gRPC.
 REFUSALS = ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG")
 TOO_LARGE = "RESOURCE_EXHAUSTED"
