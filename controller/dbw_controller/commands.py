@@ -1,4 +1,4 @@
-"""`dbw jobs`, `dbw watch` and `dbw why`: what operators ask a running controller."""
+"""`dbw jobs`, `dbw watch`, `dbw why` and `dbw delete`: what operators ask of a running controller."""
 
 import sys
 from argparse import ArgumentParser

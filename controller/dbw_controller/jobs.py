@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from dbw_controller.contract import NAME, NAME_RULE
 from dbw_controller.errors import InvalidValueError, JobError, JobNotFoundError, LimitReachedError, NotOwnerError
 from dbw_controller.estimators.durations import Solver
 from dbw_controller.events import Membership
 from dbw_controller.job import Job
-from dbw_controller.naming import NAME, NAME_RULE
 from dbw_controller.record import Record
 from dbw_controller.spec import JobSpec
 from dbw_controller.store import SnapshotStore

@@ -13,6 +13,7 @@ from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Decision as DecisionMessage
 from dbw.v1.iteration_pb2 import Membership as MembershipMessage
 from dbw_controller import failures, messages
+from dbw_controller.contract import PIECE_BYTES
 from dbw_controller.decision import Decision
 from dbw_controller.errors import (
     InvalidValueError,
@@ -34,7 +35,6 @@ from dbw_runtime.rpc import Call
 
 log = logging.getLogger(__name__)
 AnyReport = pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
-PIECE_BYTES = 2 * 2**20
 PAGE = 100
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 LONGEST_IN_LOOP = 0.002

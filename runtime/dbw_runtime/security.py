@@ -2,7 +2,6 @@
 
 import hashlib
 import ipaddress
-import logging
 import re
 import ssl
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,6 @@ import grpc
 from dbw_runtime.configuration import UsageError
 from dbw_runtime.failure import StatusError
 from dbw_runtime.files import ReloadedFiles
-
-log = logging.getLogger(__name__)
 
 
 def is_local(address: str) -> bool:

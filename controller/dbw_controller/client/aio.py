@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import grpc
 
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.conversation import Conversation, Link, log
+from dbw_controller.client.conversation import Conversation, Link, Summary, log
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
 from dbw_runtime.failure import describe
@@ -47,8 +47,8 @@ class AsyncTrainingJob(Training):
         self._link = asyncio.create_task(self._stay_attached(), name=f"dbw {self.name}")
         await self._wait_for_decision()
 
-    async def end_iteration(self, **summary: Any) -> int:  # noqa: ANN401
-        """The iteration has ended; returns k of the next. For the arguments see `Conversation.summary`."""
+    async def end_iteration(self, **summary: Unpack[Summary]) -> int:
+        """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
         request = self._talk.end_iteration(self._talk.summary(**summary))
         if request is not None:
             self._outbox.put_nowait(request)

@@ -20,7 +20,7 @@ from dbw.v1.iteration_pb2 import (
     Membership,
 )
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.naming import NAME, NAME_RULE
+from dbw_controller.contract import NAME, NAME_RULE
 from dbw_runtime.failure import describe, reason_of
 
 log = logging.getLogger("dbw.client")

@@ -9,12 +9,12 @@ from google.protobuf.message import DecodeError
 
 from dbw.v1.controller_pb2 import ExportJobStateResponse, ImportJobStateRequest
 from dbw_controller.client.conversation import Fallback
+from dbw_controller.contract import PIECE_BYTES
 from dbw_runtime.channel import Connection
 
 # Attempts to attach are this far apart, and wait this long for an answer. Nobody waits for them to succeed.
 FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 ATTACH_SECONDS = 10.0
-PIECE_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True)
