@@ -1,4 +1,4 @@
-"""Real controllers for tests: processes of their own on free ports."""
+"""Real servers for tests: processes of their own on free ports."""
 
 import json
 import os
@@ -7,25 +7,30 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 from urllib.request import urlopen
 
 import grpc
 
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
+
+AnyServer = TypeVar("AnyServer", bound="Server")
 
 # How long anything may take before a test gives up; nothing is measured by it.
 PATIENCE = 60.0
 
 
-class Controller:
-    """A controller process, and all that it has logged."""
+class Server:
+    """A server process, and all that it has logged. Flags may say another address than a free one."""
+
+    module: str
 
     def __init__(self, *flags: str, **environment: str) -> None:
         addresses = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "dbw_controller", *addresses, *flags],
+            [sys.executable, "-m", self.module, *addresses, *flags],
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **environment},
@@ -76,12 +81,6 @@ class Controller:
             content: str = response.read().decode()
         return content
 
-    @contextmanager
-    def stub(self) -> Iterator[ControllerServiceStub]:
-        """A connection to it."""
-        with grpc.insecure_channel(self.target) as channel:
-            yield ControllerServiceStub(channel)
-
     def stop(self) -> int:
         """End it as an orchestrator would; returns its exit code."""
         self.process.terminate()
@@ -99,10 +98,42 @@ class Controller:
         return code
 
 
-@contextmanager
-def controller(*flags: str, **environment: str) -> Iterator[Controller]:
+class Controller(Server):
+    """A controller."""
+
+    module = "dbw_controller"
+
+    @contextmanager
+    def stub(self) -> Iterator[ControllerServiceStub]:
+        """A connection to it."""
+        with grpc.insecure_channel(self.target) as channel:
+            yield ControllerServiceStub(channel)
+
+
+class ParameterServer(Server):
+    """A parameter server."""
+
+    module = "dbw_ps"
+
+    @contextmanager
+    def stub(self) -> Iterator[ParameterServerServiceStub]:
+        """A connection to it."""
+        with grpc.insecure_channel(self.target) as channel:
+            yield ParameterServerServiceStub(channel)
+
+
+def controller(*flags: str, **environment: str) -> "AbstractContextManager[Controller]":
     """A controller that is ready, and is gone afterwards."""
-    server = Controller(*flags, **environment)
+    return _running(Controller(*flags, **environment))
+
+
+def parameter_server(*flags: str, **environment: str) -> "AbstractContextManager[ParameterServer]":
+    """A parameter server that is ready, and is gone afterwards."""
+    return _running(ParameterServer(*flags, **environment))
+
+
+@contextmanager
+def _running(server: AnyServer) -> Iterator[AnyServer]:
     try:
         server.wait_for_log("ready")
         yield server

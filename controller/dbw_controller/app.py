@@ -19,7 +19,7 @@ from dbw_controller.policies import POLICIES, create_policy
 from dbw_controller.service import ControllerService, Limits
 from dbw_controller.store import SnapshotStore, StateFolderError
 from dbw_runtime.configuration import UsageError, WrongValueError, option, parse
-from dbw_runtime.server import ServerOptions, run
+from dbw_runtime.server import ServerOptions, begin_log, run
 
 DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
 iteration. Options come from flags, then environment variables, then the TOML file of --config."""
@@ -74,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:
     """Serve until SIGTERM, beside other handlers if there are any."""
+    begin_log("controller", options)
     if options.solver == "cvxpy":
         try:
             require_cvxpy()

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import hashlib
 import logging
 import time
 from dataclasses import dataclass
@@ -20,16 +19,14 @@ from dbw_controller.errors import (
     JobDiffersError,
     JobNotFoundError,
     LimitReachedError,
-    StateDamagedError,
-    StateFormatUnknownError,
 )
 from dbw_controller.events import Membership, Report
-from dbw_controller.job import STATE_VERSION, warm_up
+from dbw_controller.job import warm_up
 from dbw_controller.jobs import Jobs
 from dbw_controller.policies import create_policy
 from dbw_controller.record import Event, Record
 from dbw_controller.spec import JobSpec
-from dbw_controller.store import decode, encode
+from dbw_controller.state import export_state, import_state, require_known_format
 from dbw_runtime.failure import StatusError
 from dbw_runtime.rpc import Call
 
@@ -83,6 +80,10 @@ class ControllerService:
         gc.freeze()  # what is there now stays: collections need not look at it while somebody waits for a decision
         if self._limits.silent_seconds:
             self._cleaning = asyncio.ensure_future(self._clean())
+
+    async def done(self) -> None:
+        """Return never: there may always be another job."""
+        await asyncio.Event().wait()
 
     async def finish(self) -> None:
         """Save all jobs."""
@@ -260,22 +261,10 @@ class ControllerService:
         """Send what a job has learnt, in pieces."""
         call.job = request.job
         record = self._jobs.get(request.job, call.identity)
-        header, data = await record.run(partial(self._export, record), in_thread=True)
+        header, data = await record.run(partial(export_state, record.name, record.job), in_thread=True)
         await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
         for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
             await call.write(pb.ExportJobStateResponse(data=data[start : start + PIECE_BYTES]))
-
-    def _export(self, record: Record) -> tuple[pb.JobStateHeader, bytes]:
-        learnt = record.job.learnt()
-        data = encode(learnt)
-        header = pb.JobStateHeader(
-            job=record.name,
-            learnt_iterations=learnt["learnt_iterations"],
-            format_version=STATE_VERSION,
-            total_bytes=len(data),
-            sha256=hashlib.sha256(data).digest(),
-        )
-        return header, data
 
     async def import_job_state(self, call: Call) -> pb.ImportJobStateResponse:
         """Replace what a job has learnt, once all pieces are there."""
@@ -285,8 +274,7 @@ class ControllerService:
         call.job, session, header = request.job, request.session, request.header
         record = self._jobs.get(request.job, call.identity)
         record.require_session(session)
-        if header.format_version > STATE_VERSION:
-            raise StateFormatUnknownError(header.format_version, STATE_VERSION)
+        require_known_format(header)
         if header.total_bytes > self._limits.state_bytes:
             text = f"a state may have {self._limits.state_bytes} bytes here; see the option --max-state-bytes"
             raise LimitReachedError("max_state_bytes", text)
@@ -300,10 +288,8 @@ class ControllerService:
         return pb.ImportJobStateResponse(job=messages.job_message(record))
 
     def _adopt(self, record: Record, session: str, header: pb.JobStateHeader, data: bytes) -> None:
-        if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
-            raise StateDamagedError(f"its {len(data)} bytes are not the {header.total_bytes} that were exported")
         record.require_session(session)  # much may have happened during the upload
-        record.decision = record.job.adopt(decode(data))
+        record.decision = import_state(record.job, header, data)
 
 
 def _size(membership: MembershipMessage) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from dbw_controller.errors import JobError, NotSupportedError, StateDamagedError, StateFormatUnknownError
+from dbw_runtime.files import flush_folder
 
 log = logging.getLogger(__name__)
 MAGIC = b"dbw job\n"
@@ -79,12 +80,12 @@ class SnapshotStore:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        self._flush_folder()
+        flush_folder(self._folder)
 
     def delete(self, name: str) -> None:
         """Remove the snapshot of a job, if there is one."""
         self._path(name).unlink(missing_ok=True)
-        self._flush_folder()
+        flush_folder(self._folder)
 
     def set_aside(self, name: str, error: JobError | OSError) -> None:
         """Keep a snapshot that cannot be used for somebody to look at, out of the way of new ones."""
@@ -93,7 +94,7 @@ class SnapshotStore:
         while (aside := path.with_name(f"{path.name}.{kinds.get(type(error), 'damaged')}-{number}")).exists():
             number += 1
         path.rename(aside)
-        self._flush_folder()
+        flush_folder(self._folder)
         log.error("its snapshot cannot be used and was set aside as %s: %s", aside, error, extra={"job": name})
 
     def close(self) -> None:
@@ -102,11 +103,3 @@ class SnapshotStore:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}{SUFFIX}"
-
-    def _flush_folder(self) -> None:
-        """Make renamed and removed names last."""
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -16,6 +16,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "controller": Command("dbw_controller.app:main", "serve a controller", "controller"),
+    "ps": Command("dbw_ps.app:main", "serve a parameter server", "ps"),
     "jobs": Command("dbw_controller.commands:jobs", "list the jobs of a running controller", "controller"),
     "watch": Command("dbw_controller.commands:watch", "show a job's decisions as they are made", "controller"),
     "why": Command("dbw_controller.commands:why", "explain one decision of a job", "controller"),

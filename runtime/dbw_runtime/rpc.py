@@ -81,12 +81,21 @@ class Call:
 
     async def read(self, kind: type[MessageType]) -> MessageType | None:
         """The next request of a stream; None after the last one."""
+        data = await self.read_bytes()
+        return None if data is None else parsed(kind, data)
+
+    async def read_bytes(self) -> bytes | None:
+        """The next request of a stream as it came; None after the last one."""
         data = await self.wait(self._context.read())
-        return None if data is grpc.aio.EOF else _parsed(kind, data)
+        return None if data is grpc.aio.EOF else data
 
     async def write(self, response: Message) -> None:
         """Send a response on a stream."""
-        await self._context.write(response.SerializeToString())
+        await self.write_bytes(response.SerializeToString())
+
+    async def write_bytes(self, response: bytes) -> None:
+        """Send a response on a stream that is serialised already."""
+        await self._context.write(response)
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for something that may take long, unless the server stops."""
@@ -133,7 +142,7 @@ def _handler(
         try:
             call = Call(context, gate)
             gate.calls.add(call)
-            arguments = [call] if method.client_streaming else [_parsed(request_type, request), call]
+            arguments = [call] if method.client_streaming else [parsed(request_type, request), call]
             response: Message | None = await function(*arguments)
         except Exception as error:
             failure = error if isinstance(error, StatusError) else translate(error) or _bug(error, method, call)
@@ -151,7 +160,8 @@ def _handler(
     return getattr(grpc, f"{kind}_rpc_method_handler")(serve)
 
 
-def _parsed(kind: type[MessageType], data: bytes) -> MessageType:
+def parsed(kind: type[MessageType], data: bytes) -> MessageType:
+    """The message that bytes hold; refuses others."""
     try:
         return kind.FromString(data)
     except DecodeError as error:

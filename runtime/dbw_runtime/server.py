@@ -64,6 +64,10 @@ class Service(Protocol):
         """Get ready; until then all calls are refused."""
         ...
 
+    async def done(self) -> None:
+        """Return when there is nothing more to do. Most services never do; what this raises ends the server, too."""
+        ...
+
     async def finish(self) -> None:
         """Save what must not be lost; no call is being served any more."""
         ...
@@ -96,6 +100,12 @@ CALLS_BESIDE_THE_SERVICE = 100
 FAREWELL_SECONDS = 0.5
 
 
+def begin_log(program: str, options: ServerOptions) -> None:
+    """Begin to log, with what the program was told."""
+    logs.set_up(options.log_format, options.log_level)
+    log.info("starting", extra={"program": program, "options": options.described()})
+
+
 def run(
     program: str,
     options: ServerOptions,
@@ -103,9 +113,10 @@ def run(
     registry: CollectorRegistry,
     others: Sequence[grpc.GenericRpcHandler] = (),
 ) -> None:
-    """Serve until SIGTERM or SIGINT, beside other handlers if there are any. Raises OSError if an address is taken."""
-    logs.set_up(options.log_format, options.log_level)
-    log.info("starting", extra={"program": program, "options": options.described()})
+    """Serve until SIGTERM or SIGINT, or until the service is done, beside other handlers if there are any.
+
+    Raises OSError if an address is taken, and what the service says is wrong.
+    """
     serving = _serve(program, options, service, registry, others)
     try:
         import uvloop
@@ -163,7 +174,8 @@ async def _serve(
         gate.is_open = True
         health.set_serving(True)
         log.info("ready")
-    await stopped.wait()
+    ending = asyncio.ensure_future(_until_done(service, stopped))
+    await asyncio.wait([ending])
 
     log.info("draining")
     health.set_serving(False)
@@ -172,6 +184,17 @@ async def _serve(
     await service.finish()
     metrics.shutdown()
     log.info("stopped")
+    ending.result()  # or what went wrong
+
+
+async def _until_done(service: Service, stopped: asyncio.Event) -> None:
+    """Return when somebody stops the server, or the service has nothing more to do."""
+    done, stopping = asyncio.ensure_future(service.done()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if done.done():
+        done.result()
+    done.cancel()
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:

@@ -58,12 +58,17 @@ def join_state(pieces: Sequence[ExportJobStateResponse]) -> bytes:
     return ExportJobStateResponse(header=pieces[0].header, data=data).SerializeToString()
 
 
-def split_state(state: bytes, job: str, session: str) -> Iterator[ImportJobStateRequest]:
-    """The requests that import a state."""
+def whole_state(state: bytes) -> ExportJobStateResponse:
+    """An exported state; refuses other bytes."""
     try:
-        whole = ExportJobStateResponse.FromString(state)
+        return ExportJobStateResponse.FromString(state)
     except DecodeError as error:
         raise OSError(f"this is no exported state: {error}") from error
+
+
+def split_state(state: bytes, job: str, session: str) -> Iterator[ImportJobStateRequest]:
+    """The requests that import a state."""
+    whole = whole_state(state)
     requests = [
         ImportJobStateRequest(data=whole.data[start : start + PIECE_BYTES])
         for start in range(0, max(len(whole.data), 1), PIECE_BYTES)

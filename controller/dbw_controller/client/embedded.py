@@ -1,0 +1,62 @@
+"""The controller inside a parameter server: the same job as behind the network, with the same interface."""
+
+from typing import Unpack
+
+from dbw.v1.controller_pb2 import CreateJobResponse, ExportJobStateResponse
+from dbw.v1.job_pb2 import Job as JobMessage
+from dbw_controller import messages
+from dbw_controller.client.conversation import Conversation, Summary, log
+from dbw_controller.client.settings import join_state, whole_state
+from dbw_controller.client.training import Training
+from dbw_controller.decision import Decision
+from dbw_controller.errors import JobError
+from dbw_controller.job import Job, warm_up
+from dbw_controller.policies import Dbw
+from dbw_controller.state import export_state, import_state
+from dbw_runtime.failure import describe
+
+
+class EmbeddedTrainingJob(Training):
+    """A job that this process decides for itself; `AsyncTrainingJob` is its twin over the network."""
+
+    def __init__(self, talk: Conversation) -> None:
+        super().__init__(talk)
+        request = talk.create_request()
+        spec = messages.spec_from(request.spec, Dbw())
+        self._job = Job(spec, messages.membership_from(request.membership), request.iteration)
+
+    async def open(self) -> None:
+        """Get ready to decide."""
+        warm_up()
+        decision = messages.decision_message(self._job.decision(), include_estimates=False)
+        self._talk.created(CreateJobResponse(job=JobMessage(decision=decision)))
+        self._talk.settle()
+
+    async def end_iteration(self, **summary: Unpack[Summary]) -> int:
+        """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
+        request = self._talk.end_iteration(self._talk.summary(**summary))
+        assert request is not None, "no earlier one waits for its answer"
+        decision = self._job.report(messages.report_from(request))
+        assert decision is not None, "the request has a summary"
+        self._talk.decided(messages.decision_message(decision, include_estimates=False))
+        return self._talk.settle()
+
+    async def export_state(self) -> bytes | None:
+        """All that the job has learnt, for a checkpoint."""
+        header, data = export_state(self.name, self._job)
+        return join_state([ExportJobStateResponse(header=header, data=data)])
+
+    async def import_state(self, state: bytes) -> bool:
+        """Replace what the job has learnt by an exported state; returns whether that worked."""
+        try:
+            whole = whole_state(state)
+            decision: Decision = import_state(self._job, whole.header, whole.data)
+        except (JobError, OSError) as error:
+            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
+            return False
+        self._talk.imported(messages.decision_message(decision, include_estimates=False))
+        self._talk.settle()
+        return True
+
+    async def close(self, delete: bool = False) -> None:
+        """There is nothing to close, and nobody else who keeps the job."""

@@ -1,0 +1,21 @@
+"""How a process keeps its memory."""
+
+import ctypes
+import platform
+
+# glibc's names of these options, from malloc.h.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
+_LARGEST, _PAD = 2**30, 2**26
+
+
+def keep_large_buffers() -> bool:
+    """Let the allocator keep and reuse buffers of megabytes; returns whether it can be told.
+
+    By default glibc asks the operating system for each of them and gives it back, so that every page is cleared and
+    mapped again for every message. Where malloc is not glibc's nothing is done.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    options = {_MMAP_THRESHOLD: _LARGEST, _TRIM_THRESHOLD: _LARGEST, _TOP_PAD: _PAD}
+    return all(mallopt(name, value) == 1 for name, value in options.items())
