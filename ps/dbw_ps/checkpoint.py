@@ -1,0 +1,276 @@
+"""Checkpoints of a parameter server in a folder. A process may be killed at any line of this.
+
+A file is written under another name, flushed to the disk, and gets its name in one step. It is what `torch.save`
+writes, so that `torch.load` opens it anywhere, and ends with a digest of the rest as the comment of the zip archive:
+torch does not look at the check sums that the archive has, and would load parameters that a failing disk has changed.
+"""
+
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from dbw_runtime.files import flush_folder
+
+log = logging.getLogger(__name__)
+FORMAT_VERSION = 1
+NAME = re.compile(r"checkpoint-(\d{12})\.pt")
+TEMPORARY = ".tmp"
+DIGEST_BYTES, CHUNK_BYTES = 64, 2**20
+RETRY_SECONDS = 10.0  # a disk that fails is given some time
+
+
+class CheckpointFolderError(Exception):
+    """A folder cannot be used to keep checkpoints in; the text says what to do."""
+
+
+class CheckpointFolder:
+    """A folder of checkpoints that this process alone uses. It keeps the newest few."""
+
+    def __init__(self, path: Path, keep: int = 3) -> None:
+        assert keep >= 1
+        self._path, self._keep = path, keep
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise CheckpointFolderError(_cannot_be_used(path, error)) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in path.glob(f"checkpoint-*{TEMPORARY}"):
+                leftover.unlink()
+            self._try_to_write()
+        except BlockingIOError:
+            os.close(self._lock)
+            raise CheckpointFolderError(
+                f"another parameter server uses {path}; give each one a folder of its own"
+            ) from None
+        except OSError as error:
+            os.close(self._lock)
+            raise CheckpointFolderError(_cannot_be_used(path, error)) from error
+
+    def write(self, iteration: int, state: dict[str, Any]) -> Path:
+        """Add the checkpoint of an iteration. Others stay as they are, unless it is complete and they are too many.
+
+        Checkpoints of later iterations are those of a training that was given up for this one, and are set aside.
+        """
+        assert 0 <= iteration < 10**12
+        assert "format_version" not in state
+        path = self._path / f"checkpoint-{iteration:012}.pt"
+        temporary = path.with_name(path.name + TEMPORARY)
+        try:
+            _write(temporary, {"format_version": FORMAT_VERSION, **state})
+            self.forget_after(iteration)
+            temporary.replace(path)
+        except BaseException:
+            _remove(temporary)
+            raise
+        flush_folder(self._path)
+        for _, old in self._all()[self._keep :]:
+            _remove(old)
+        return path
+
+    def newest(self) -> tuple[int, dict[str, Any]] | None:
+        """The iteration and the state of the newest checkpoint that can be used; later ones are set aside.
+
+        Refuses to go on if one is undamaged and still cannot be loaded, for want of memory say: an older one would do
+        no better, and much would be lost.
+        """
+        try:
+            for iteration, path in self._all():
+                try:
+                    state = _read(path)
+                except _UnusableError as error:
+                    aside = self._set_aside(path, error.kind)
+                    log.warning("a checkpoint cannot be used and was set aside as %s: %s", aside, error)
+                else:
+                    return iteration, state
+        except OSError as error:
+            raise CheckpointFolderError(_cannot_be_used(self._path, error)) from error
+        return None
+
+    def forget_after(self, iteration: int) -> None:
+        """Set aside the checkpoints of later iterations; all of them if it is -1, for a training from the beginning.
+
+        Otherwise `newest` would prefer them to those of the training that goes on from here.
+        """
+        for later, path in self._all():
+            if later > iteration:
+                aside = self._set_aside(path, "abandoned")
+                log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
+
+    def close(self) -> None:
+        """Let another process use the folder."""
+        os.close(self._lock)
+
+    def _all(self) -> list[tuple[int, Path]]:
+        """Iterations and their files, the newest first."""
+        found = [(match, path) for path in self._path.iterdir() if (match := NAME.fullmatch(path.name))]
+        return sorted(((int(match[1]), path) for match, path in found), reverse=True)
+
+    def _set_aside(self, path: Path, kind: str) -> Path:
+        """Keep a checkpoint for somebody to look at, out of the way of others."""
+        number = 1
+        while (aside := path.with_name(f"{path.name}.{kind}-{number}")).exists():
+            number += 1
+        path.rename(aside)
+        flush_folder(self._path)
+        return aside
+
+    def _try_to_write(self) -> None:
+        """Notice at once that files cannot be added, not when there is something to save."""
+        attempt = self._path / f"checkpoint-attempt{TEMPORARY}"
+        attempt.touch()
+        attempt.unlink()
+
+
+class CheckpointWriter:
+    """Writes checkpoints in the background, one at a time, and knows when the next one is due.
+
+    One is due every so many iterations and every so many seconds, of which 0 means never. What goes wrong is logged
+    and counted, and training goes on. `before` is called in the background ahead of each write.
+    """
+
+    def __init__(
+        self,
+        folder: CheckpointFolder,
+        every_iterations: int,
+        every_seconds: float,
+        iteration: int = 0,  # that training begins with, or goes on with
+        clock: Callable[[], float] = time.monotonic,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._folder, self._clock, self._before = folder, clock, before
+        self._every_iterations, self._every_seconds = every_iterations, every_seconds
+        self._safe_iteration, self._safe_time = iteration, clock()  # what a crash would take training back to
+        self._retry_time: float | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._under_way: Future[bool] | None = None
+        self.last_iteration: int | None = None
+        self.last_time: float | None = None  # when it was complete
+        self.last_seconds: float | None = None  # that it took to write
+        self.failures = 0
+
+    @property
+    def writing(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._under_way is not None and not self._under_way.done()
+
+    def due(self, iteration: int, now: float) -> bool:
+        """Whether to save the state that training has at the beginning of an iteration."""
+        if self.writing:
+            return False
+        if self._retry_time is not None:
+            return now >= self._retry_time
+        iterations, seconds = iteration - self._safe_iteration, now - self._safe_time
+        return iterations > 0 and (
+            0 < self._every_iterations <= iterations or (self._every_seconds > 0 and seconds >= self._every_seconds)
+        )
+
+    def save(self, iteration: int, state: dict[str, Any]) -> "Future[bool]":
+        """Begin to write a state, which must not change any more. The result is whether that worked."""
+        self._under_way = self._thread.submit(self._write, iteration, state, self._clock())
+        return self._under_way
+
+    def close(self) -> None:
+        """Wait for what is being written, and end the thread. The folder stays open."""
+        self._thread.shutdown()
+
+    def _write(self, iteration: int, state: dict[str, Any], taken: float) -> bool:
+        begin = self._clock()
+        try:
+            self._before()
+            self._folder.write(iteration, state)
+        except Exception as error:  # training goes on whatever is wrong with the disk, or with us
+            self.failures += 1
+            self._retry_time = self._clock() + RETRY_SECONDS
+            reason = None if isinstance(error, OSError) else error
+            log.error("the checkpoint of iteration %d cannot be written: %s", iteration, error, exc_info=reason)
+            return False
+        self._safe_iteration, self._safe_time, self._retry_time = iteration, taken, None
+        self.last_iteration, self.last_time = iteration, self._clock()
+        self.last_seconds = self.last_time - begin
+        return True
+
+
+class _UnusableError(Exception):
+    """A checkpoint is to be set aside, as one of this kind."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    try:
+        with path.open("w+b") as file:
+            torch.save(content, file)
+            if strangers := torch.serialization.get_unsafe_globals_in_checkpoint(_at(file, 0)):
+                raise TypeError(f"a state with {', '.join(strangers)} could not be loaded; use plain types and tensors")
+            file.seek(-2, os.SEEK_END)  # a zip archive ends with the length of its comment, and torch writes none
+            file.write(struct.pack("<H", DIGEST_BYTES))
+            file.write(_digest(file, file.tell()))
+            file.flush()
+            os.fsync(file.fileno())
+    except RuntimeError as error:  # which torch makes of a write that fails
+        reason = error.__context__
+        raise reason if isinstance(reason, OSError) else OSError(errno.EIO, str(error)) from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        try:
+            size = file.seek(0, os.SEEK_END) - DIGEST_BYTES
+            if size < 0 or _digest(file, size) != _at(file, size).read():
+                raise _UnusableError("damaged", f"its digest does not match its {size + DIGEST_BYTES} bytes")
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise _UnusableError("damaged", str(error)) from error
+            raise
+        try:
+            content: dict[str, Any] = torch.load(_at(file, 0), map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise CheckpointFolderError(
+                f"{path} is undamaged, but torch {torch.__version__} cannot load it: {error}; provide what is missing, "
+                "or move it away to go on from an older one"
+            ) from error
+    version = content.pop("format_version")
+    if version != FORMAT_VERSION:
+        raise _UnusableError("newer", f"it has the format {version}, and this program knows {FORMAT_VERSION}")
+    return content
+
+
+def _digest(file: IO[bytes], size: int) -> bytes:
+    """The digest of the first bytes of a file."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size > 0 and (chunk := file.read(min(size, CHUNK_BYTES))):
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.hexdigest().encode()
+
+
+def _at(file: IO[bytes], position: int) -> IO[bytes]:
+    file.seek(position)
+    return file
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be deleted: %s", path, error)
+
+
+def _cannot_be_used(path: Path, error: OSError) -> str:
+    return f"{path} cannot be used for checkpoints: {error}; give a folder that this program may write to"

@@ -1,0 +1,292 @@
+"""What a worker imports: its link to the parameter server, which outlives restarts of that and of the network.
+
+with ParameterServer(Connection("ps:50052"), "worker-3") as server:
+while (parameters := server.newer(parameters)) is not None:      # None: training is over
+gradient, loss = compute(parameters.vector)                  # until server.is_outdated(parameters)
+server.push(parameters, gradient, loss)
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import torch
+
+from dbw.v1 import parameter_server_pb2 as pb
+from dbw.v1 import sync_mode_pb2
+from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
+from dbw_ps import messages, pieces
+from dbw_ps.model import Layout
+from dbw_ps.tensors import bytes_of, vector_over
+from dbw_runtime.channel import Connection
+from dbw_runtime.failure import describe, reason_of
+
+log = logging.getLogger("dbw.worker")
+SERVICE = "/dbw.v1.ParameterServerService/"
+# What no further attempt would change: another process has our id, the model is another one, we are not let in.
+FINAL = ("SESSION_REPLACED", "MODEL_DIFFERS", "INVALID_VALUE", "UNAUTHENTICATED", "NOT_OWNER", "NOT_SUPPORTED")
+CALL_SECONDS = 30.0
+
+
+class LinkError(Exception):
+    """The parameter server will not have this worker; the text says why, and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """Parameters of one version, and the session that they are valid in."""
+
+    session: pb.JoinResponse
+    version: int
+    vector: torch.Tensor  # float32: the model's parameters, then its buffers
+
+
+class Subscription:
+    """The stream of parameters of one session, and the newest that came on it."""
+
+    def __init__(self, stream: Any, session: pb.JoinResponse) -> None:  # noqa: ANN401 (a call of gRPC)
+        self._stream, self._session = stream, session
+        self._changed = threading.Condition()
+        self._newest: Parameters | None = None
+        self.announced = -1  # the newest version whose first piece has come
+        self._finished = False
+        self._error: Exception | None = None
+        threading.Thread(target=self._read, name="dbw parameters", daemon=True).start()
+
+    def newer(self, known: int | None) -> Parameters | None:
+        """Wait for newer parameters; None when training is over. Raises what ended the stream."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._finished or self._error or self._has_newer(known))
+            if self._finished:
+                return None
+            if not self._has_newer(known):
+                assert self._error is not None
+                raise self._error
+            return self._newest
+
+    def _has_newer(self, known: int | None) -> bool:
+        return self._newest is not None and (known is None or self._newest.version > known)
+
+    def _read(self) -> None:
+        incoming = Incoming()
+        try:
+            for message in self._stream:
+                parameters = incoming.take(message, self._session)
+                with self._changed:
+                    self.announced = incoming.header.version
+                    self._finished |= incoming.header.finished
+                    if parameters is not None:
+                        self._newest = parameters
+                    self._changed.notify_all()
+            raise ConnectionError("the server has ended the stream")
+        except Exception as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+
+class Incoming:
+    """A vector of parameters that is being received."""
+
+    def __init__(self) -> None:
+        self.header = pb.ParametersHeader()
+        self._vector = torch.empty(0, dtype=torch.uint8)
+        self._received = 0
+
+    def take(self, message: bytes, session: pb.JoinResponse) -> Parameters | None:
+        """Take a piece in; returns the parameters with the last one."""
+        piece = pieces.decode(message)
+        if piece.header is not None:
+            self.header = pb.ParametersHeader.FromString(bytes(piece.header))
+            self._vector = torch.empty(self.header.total_bytes, dtype=torch.uint8)
+            self._received = 0
+        if piece.offset != self._received or piece.offset + piece.data.nbytes > len(self._vector):
+            raise ConnectionError("pieces of parameters are missing")
+        if piece.data.nbytes:
+            self._vector[piece.offset : piece.offset + piece.data.nbytes] = vector_over(piece.data, torch.uint8)
+        self._received += piece.data.nbytes
+        if self._received < len(self._vector):
+            return None
+        return Parameters(session, self.header.version, self._vector.view(torch.float32))
+
+
+class ParameterServer:
+    """A worker's link to its parameter server, for one thread that computes.
+
+    It joins again with the same id whenever the connection or the server was lost, and what was computed meanwhile is
+    of no use then. Raises LinkError where that would not help.
+    """
+
+    def __init__(self, connection: Connection, worker_id: str, layout: Layout | None = None) -> None:
+        self._connection, self._worker_id, self._layout = connection, worker_id, layout
+        self._channel = connection.open()
+        self._stub = ParameterServerServiceStub(self._channel)
+        self._session: pb.JoinResponse | None = None
+        self._subscription: Subscription | None = None
+        self._newest = -1
+        self._failures = 0
+        self._closing = threading.Event()
+
+    @property
+    def session(self) -> pb.JoinResponse:
+        """What the server told when we joined: our number, the mode, the layout. Joins if need be."""
+        while self._session is None:
+            try:
+                return self._join()
+            except grpc.RpcError as error:
+                self._lost(error)
+        return self._session
+
+    def newer(self, known: Parameters | None) -> Parameters | None:
+        """Wait for newer parameters than those that are known; None when training is over."""
+        while True:
+            session = self.session
+            version = known.version if known is not None and known.session is session else None
+            try:
+                found = (
+                    self._pull(session, version) if self._subscription is None else self._subscription.newer(version)
+                )
+            except (grpc.RpcError, OSError) as error:
+                self._lost(error)
+            else:
+                self._failures = 0
+                return found
+
+    def is_outdated(self, parameters: Parameters) -> bool:
+        """Whether newer parameters are known to be there, or to come: an unfinished gradient would be late."""
+        if parameters.session is not self._session:
+            return True
+        announced = self._subscription.announced if self._subscription is not None else self._newest
+        return max(announced, self._newest) > parameters.version
+
+    def push(
+        self,
+        parameters: Parameters,
+        gradient: torch.Tensor,
+        loss: float | None = None,
+        batch_size: int = 0,
+        part_squared_norms: Sequence[float] = (),
+        compute_seconds: float | None = None,
+    ) -> "pb.GradientOutcome.ValueType | None":
+        """Send a gradient, followed by the model's buffers; returns what became of it, None if the link was lost."""
+        session = self._session
+        if session is None or parameters.session is not session:
+            return None
+        header = pb.GradientHeader(
+            session=session.session,
+            version=parameters.version,
+            type=session.gradient_type,
+            loss=loss,
+            batch_size=batch_size,
+            part_squared_norms=part_squared_norms,
+            compute_seconds=compute_seconds,
+        )
+        vector = on_the_wire(gradient, session)
+        header.total_bytes = vector.nbytes
+        call: Any = self._channel.stream_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
+        try:
+            response = call(pieces.cut(header, vector), metadata=self._connection.metadata())
+        except (grpc.RpcError, OSError) as error:
+            self._lost(error)
+            return None
+        self._newest = max(self._newest, response.version)
+        if response.message:
+            log.debug("a gradient was not used: %s", response.message, extra={"version": parameters.version})
+        outcome: pb.GradientOutcome.ValueType = response.outcome
+        return outcome
+
+    def complete(self, parameters: Parameters, interrupted: bool = False, compute_seconds: float | None = None) -> None:
+        """Say that a gradient is too late to be sent, or was interrupted."""
+        if parameters.session is self._session and self._session is not None:
+            request = pb.NotifyCompletionRequest(
+                session=self._session.session,
+                version=parameters.version,
+                interrupted=interrupted,
+                compute_seconds=compute_seconds,
+            )
+            try:
+                response = self._stub.NotifyCompletion(request, **self._settings())
+                self._newest = max(self._newest, response.version)
+            except (grpc.RpcError, OSError) as error:
+                self._lost(error)
+
+    def _join(self) -> pb.JoinResponse:
+        request = pb.JoinRequest(worker_id=self._worker_id)
+        if self._layout is not None:
+            request.layout.CopyFrom(messages.layout_message(self._layout))
+        session = self._stub.Join(request, **self._settings())
+        log.info("joined", extra={"worker": session.worker, "worker_id": self._worker_id})
+        self._session, self._newest = session, -1
+        self._subscription = None
+        if session.sync_mode != sync_mode_pb2.SYNC_MODE_PULL:
+            subscribe: Any = self._channel.unary_stream(f"{SERVICE}Subscribe", pb.SubscribeRequest.SerializeToString)
+            stream = subscribe(pb.SubscribeRequest(session=session.session), metadata=self._connection.metadata())
+            self._subscription = Subscription(stream, session)
+        threading.Thread(target=self._beat, args=(session,), name="dbw heartbeat", daemon=True).start()
+        return session
+
+    def _pull(self, session: pb.JoinResponse, version: int | None) -> Parameters | None:
+        pull: Any = self._channel.unary_stream(f"{SERVICE}PullParameters", pb.PullParametersRequest.SerializeToString)
+        request = pb.PullParametersRequest(session=session.session, known_version=version)
+        incoming, found = Incoming(), None
+        for message in pull(request, metadata=self._connection.metadata()):
+            found = incoming.take(message, session)
+        if incoming.header.finished:
+            return None
+        if found is None:
+            raise ConnectionError("pieces of parameters are missing")
+        return found
+
+    def _beat(self, session: pb.JoinResponse) -> None:
+        """Say that we are alive, as long as this is our session."""
+        while not self._closing.wait(session.heartbeat_interval_seconds) and self._session is session:
+            with suppress(grpc.RpcError, OSError, ValueError):  # whoever waits for parameters will notice as well
+                response = self._stub.Heartbeat(pb.HeartbeatRequest(session=session.session), **self._settings())
+                if self._session is session:
+                    self._newest = max(self._newest, response.version)
+
+    def _lost(self, error: Exception) -> None:
+        """Take note that the link was lost, and wait a little; raises if it is for good."""
+        self._session = None
+        if reason_of(error) in FINAL:
+            raise LinkError(describe(error)) from error
+        level = logging.DEBUG if self._failures else logging.WARNING
+        log.log(level, "the parameter server was lost, joining again: %s", describe(error))
+        self._closing.wait(min(0.05 * 2**self._failures, 2.0))
+        self._failures = min(self._failures + 1, 10)
+
+    def _settings(self) -> dict[str, Any]:
+        return {"timeout": CALL_SECONDS, "metadata": self._connection.metadata()}
+
+    def close(self, reason: str = "") -> None:
+        """Leave, so that nobody waits for us."""
+        self._closing.set()
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(grpc.RpcError, OSError):
+                self._stub.Leave(pb.LeaveRequest(session=session.session, reason=reason), **self._settings())
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close("done" if error is None else repr(error))
+
+
+def on_the_wire(vector: torch.Tensor, session: pb.JoinResponse) -> memoryview:
+    """A gradient and the model's buffers as bytes: the gradient in the type that the server would like."""
+    kind = messages.TYPES[session.gradient_type]
+    vector = vector.detach().to("cpu", torch.float32).contiguous()
+    if kind is not torch.float32:
+        trained = messages.layout_from(session.layout).parameter_elements
+        parts = [vector[:trained].to(kind).view(torch.uint8), vector[trained:].view(torch.uint8)]
+        vector = torch.cat(parts)
+    return bytes_of(vector)

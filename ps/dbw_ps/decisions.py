@@ -1,0 +1,86 @@
+"""Where k comes from: a controller, or the same policies in this process."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Protocol, Unpack
+
+from dbw.v1.iteration_pb2 import Decision
+from dbw.v1.job_pb2 import JobSpec as JobSpecMessage
+from dbw_controller import messages
+from dbw_controller.client import Summary
+from dbw_controller.errors import JobError
+from dbw_controller.policies import POLICIES, Policy, create_policy
+from dbw_controller.spec import JobSpec, SyncMode
+from dbw_runtime.configuration import WrongValueError
+
+
+class Decider(Protocol):
+    """A training job, wherever it is decided for."""
+
+    @property
+    def k(self) -> int:
+        """How many gradients to wait for in this iteration."""
+        ...
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision for this iteration; None on fallback."""
+        ...
+
+    @property
+    def on_fallback(self) -> bool:
+        """Whether k is not the controller's decision."""
+        ...
+
+    def arrived(self, seconds: float, worker: int | None = None, iteration: int | None = None) -> None:
+        """A gradient arrived, so many seconds after its parameters were published."""
+        ...
+
+    def set_workers(self, workers: int | Sequence[int]) -> None:
+        """Workers came or went."""
+        ...
+
+    async def open(self) -> None:
+        """Get the first decision."""
+        ...
+
+    async def end_iteration(self, **summary: Unpack[Summary]) -> int:
+        """The iteration has ended; returns k of the next."""
+        ...
+
+    async def export_state(self) -> bytes | None:
+        """All that was learnt, for a checkpoint; None if it cannot be had."""
+        ...
+
+    async def import_state(self, state: bytes) -> bool:
+        """Replace what was learnt; returns whether that worked."""
+        ...
+
+    async def close(self, delete: bool = False) -> None:
+        """Stop; the job is deleted where training is over."""
+        ...
+
+
+def policy_from(text: str) -> Policy:
+    """The policy that an option names: `dbw`, `static:8`, `adasync:initial_k=2`."""
+    name, _, rest = text.partition(":")
+    try:
+        parameters = {}
+        for i, part in enumerate(filter(None, rest.split(","))):
+            key, equals, value = part.rpartition("=")
+            if not equals and i == 0 and name in POLICIES:
+                key = next((field.name for field in fields(POLICIES[name])), "")  # type: ignore[arg-type]
+            parameters[key.strip()] = float(value)
+        return create_policy(name, parameters)
+    except (JobError, ValueError) as error:
+        expected = f"one of {', '.join(POLICIES)}, with parameters such as static:8 or dbw:loss_increase_factor=1.05"
+        raise WrongValueError("policy", text, f"{expected} ({error})") from None
+
+
+def spec_of(policy: str | None, sync_mode: SyncMode) -> JobSpecMessage:
+    """How k is to be chosen; without a policy, as the controller's default says."""
+    spec = JobSpec(sync_mode=sync_mode) if policy is None else JobSpec(policy_from(policy), sync_mode=sync_mode)
+    message = messages.spec_message(spec)
+    if policy is None:
+        message.ClearField("policy")
+    return message

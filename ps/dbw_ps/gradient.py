@@ -1,0 +1,82 @@
+"""One gradient, from its first piece to its last."""
+
+import math
+from typing import ClassVar
+
+import torch
+
+from dbw.v1 import parameter_server_pb2 as pb
+from dbw_ps.messages import TYPES
+from dbw_ps.model import Layout
+from dbw_ps.pieces import Piece
+from dbw_ps.tensors import squared_norm, vector_over
+
+
+class RejectedError(Exception):
+    """A gradient cannot be used; the text says why."""
+
+    outcome: ClassVar["pb.GradientOutcome.ValueType"]
+
+
+class MalformedError(RejectedError):
+    """A gradient is not what its header and the layout say."""
+
+    outcome = pb.GRADIENT_OUTCOME_MALFORMED
+
+
+class NotFiniteError(RejectedError):
+    """A gradient has elements, or a loss, that are not finite."""
+
+    outcome = pb.GRADIENT_OUTCOME_NOT_FINITE
+
+
+def vector_bytes(layout: Layout, kind: torch.dtype) -> int:
+    """How long a vector is on the wire: buffers are float32 whatever the parameters are."""
+    return layout.parameter_elements * kind.itemsize + layout.buffer_elements * torch.float32.itemsize
+
+
+class IncomingGradient:
+    """A gradient that is being received. Its pieces stay as they came, until it is known whether it counts."""
+
+    def __init__(self, header: pb.GradientHeader, layout: Layout) -> None:
+        if header.HasField("loss") and not math.isfinite(header.loss):
+            raise NotFiniteError(f"its loss is {header.loss}")
+        if header.type not in TYPES:
+            raise MalformedError(f"type is {header.type}, which this server does not know")
+        self.header, self.type = header, TYPES[header.type]
+        self._total = vector_bytes(layout, self.type)
+        if header.total_bytes != self._total:
+            raise MalformedError(f"total_bytes is {header.total_bytes}; the layout has {self._total}")
+        self._trained_bytes = layout.parameter_elements * self.type.itemsize
+        self._received = 0
+        self.squared_norm = 0.0
+        self.parameters: list[torch.Tensor] = []  # the pieces, in order
+        self.buffers: list[torch.Tensor] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its last byte is there."""
+        return self._received == self._total
+
+    def take(self, piece: Piece) -> None:
+        """Take the next piece in, and what it adds to the squared norm."""
+        size = piece.data.nbytes
+        if piece.offset != self._received:
+            raise MalformedError(f"a piece stands at {piece.offset}; the next one should at {self._received}")
+        if self._received + size > self._total:
+            raise MalformedError(f"it has more than {self._total} bytes")
+        trained = min(max(self._trained_bytes - self._received, 0), size)
+        if trained % self.type.itemsize or (size - trained) % torch.float32.itemsize:
+            raise MalformedError(f"a piece of {size} bytes at {piece.offset} does not have whole elements")
+        if trained:
+            vector = vector_over(piece.data[:trained], self.type)
+            self.squared_norm += squared_norm(vector)
+            if not math.isfinite(self.squared_norm):
+                raise NotFiniteError("it has elements that are not finite")
+            self.parameters.append(vector)
+        if size > trained:
+            values = vector_over(piece.data[trained:], torch.float32)
+            if not values.isfinite().all():
+                raise NotFiniteError("it has buffers that are not finite")
+            self.buffers.append(values)
+        self._received += size

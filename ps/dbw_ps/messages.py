@@ -1,0 +1,53 @@
+"""Conversion between messages and what the parameter server works with."""
+
+import torch
+
+from dbw.v1 import parameter_server_pb2 as pb
+from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
+from dbw_controller.spec import SyncMode
+from dbw_ps.members import Member
+from dbw_ps.model import Layout, TensorSpec
+from dbw_ps.rounds import Verdict
+
+SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
+OUTCOMES = {verdict: pb.GradientOutcome.Value(f"GRADIENT_OUTCOME_{verdict.name}") for verdict in Verdict}
+TYPES: dict["pb.ElementType.ValueType", torch.dtype] = {
+    pb.ELEMENT_TYPE_UNSPECIFIED: torch.float32,
+    pb.ELEMENT_TYPE_FLOAT32: torch.float32,
+    pb.ELEMENT_TYPE_FLOAT64: torch.float64,
+    pb.ELEMENT_TYPE_FLOAT16: torch.float16,
+    pb.ELEMENT_TYPE_BFLOAT16: torch.bfloat16,
+}
+TYPE_NUMBERS = {dtype: number for number, dtype in TYPES.items() if number}
+
+
+def layout_message(layout: Layout) -> pb.ModelLayout:
+    """How a model's tensors follow each other."""
+    parameters, buffers = (
+        [pb.Tensor(name=tensor.name, shape=tensor.shape) for tensor in tensors]
+        for tensors in (layout.parameters, layout.buffers)
+    )
+    return pb.ModelLayout(parameters=parameters, buffers=buffers)
+
+
+def layout_from(message: pb.ModelLayout) -> Layout:
+    """How a model's tensors follow each other."""
+    parameters, buffers = (
+        tuple(TensorSpec(tensor.name, tuple(tensor.shape)) for tensor in tensors)
+        for tensors in (message.parameters, message.buffers)
+    )
+    return Layout(parameters, buffers)
+
+
+def worker_message(member: Member, now: float) -> pb.WorkerStatus:
+    """A worker as the parameter server sees it."""
+    return pb.WorkerStatus(
+        worker=member.number,
+        worker_id=member.id,
+        live=member.live,
+        version=member.version,
+        silent_seconds=max(now - member.heard, 0.0),
+        used_gradients=member.used,
+        late_gradients=member.late,
+        lost_gradients=member.lost,
+    )

@@ -1,0 +1,75 @@
+"""What Prometheus gets to see of a parameter server."""
+
+import math
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+
+from dbw_ps.rounds import End
+
+if TYPE_CHECKING:
+    from dbw_ps.trainer import Trainer
+
+# Seconds, from a toy's update to an iteration of a large model.
+BOUNDS = tuple(base * 10.0**exponent for exponent in range(-4, 3) for base in (1.0, 2.5, 5.0))
+PHASES = ("wait", "aggregate", "update", "publish")
+
+
+class Metrics:
+    """All series of one process."""
+
+    def __init__(self, job: str) -> None:
+        self.registry = registry = CollectorRegistry()
+        Info("dbw_ps_build", "The version of the parameter server, and its job", registry=registry).info(
+            {"version": version("dbw"), "dbw_job": job}
+        )
+        self.iterations = Counter("dbw_ps_iterations", "Iterations that ended, by cause", ["cause"], registry=registry)
+        self.phases = Histogram(
+            "dbw_ps_iteration_phase_seconds",
+            "How long iterations waited for gradients, averaged, updated and serialised parameters",
+            ["phase"],
+            buckets=BOUNDS,
+            registry=registry,
+        )
+        for phase in PHASES:
+            self.phases.labels(phase)
+        self.gradients = Counter(
+            "dbw_ps_gradients", "Gradients, by what became of them", ["outcome"], registry=registry
+        )
+        self.received = Counter("dbw_ps_received_bytes", "Bytes of gradients that came in", registry=registry)
+        self.sent = Counter("dbw_ps_sent_bytes", "Bytes of parameters that went out", registry=registry)
+        self.staged = Gauge("dbw_ps_staged_gradients", "Gradients that are being received or added", registry=registry)
+        self.given_up = Counter("dbw_ps_given_up_workers", "Workers that fell silent", registry=registry)
+
+    def observe(self, trainer: "Trainer") -> None:
+        """Export what a trainer knows, as it is whenever somebody asks."""
+        progress, checkpoints = trainer.progress, trainer.checkpoints
+        self._gauge("live_workers", "Workers that are alive", lambda: len(trainer.rounds.live))
+        self._gauge("iteration", "The iteration under way", lambda: progress.iteration)
+        self._gauge("k", "Gradients that it waits for", lambda: trainer.decider.k if trainer.decider else math.nan)
+        self._gauge("loss", "Mean loss of the last iteration", lambda: _known(progress.loss))
+        self._gauge(
+            "fallback", "1 while k is no decision", lambda: bool(trainer.decider and trainer.decider.on_fallback)
+        )
+        if checkpoints is not None:
+            last = lambda: trainer.now() - _known(checkpoints.last_time)  # noqa: E731
+            self._gauge("checkpoint_age_seconds", "Time since the newest checkpoint was written", last)
+            seconds = lambda: _known(checkpoints.last_seconds)  # noqa: E731
+            self._gauge("checkpoint_write_seconds", "How long it took to write it", seconds)
+            failures = lambda: checkpoints.failures  # noqa: E731
+            self._gauge("checkpoint_failures", "Checkpoints that could not be written", failures)
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"dbw_ps_{name}", text, registry=self.registry).set_function(value)
+
+    def iterated(self, end: End, phases: dict[str, float]) -> None:
+        """Count an iteration, and how long its phases took."""
+        self.iterations.labels(end.cause.name.lower()).inc()
+        for phase, seconds in phases.items():
+            self.phases.labels(phase).observe(seconds)
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value

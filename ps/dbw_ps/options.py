@@ -1,0 +1,103 @@
+"""What a parameter server can be told."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dbw_controller.client import AsyncDbwClient, Fallback
+from dbw_controller.contract import NAME, NAME_RULE
+from dbw_ps.decisions import policy_from
+from dbw_runtime.configuration import UsageError, WrongValueError, option
+from dbw_runtime.server import ServerOptions
+
+
+@dataclass(frozen=True)
+class PsOptions(ServerOptions):
+    """What a parameter server can be told."""
+
+    listen: str = option("127.0.0.1:50052", "the address to serve gRPC on; port 0 takes a free one")
+    metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
+    job: str = option("training", "the name of the job, for the controller, logs and metrics")
+    model: str = option("", "what to train: package.module:function or file.py:function, which returns an nn.Module")
+    seed: int = option(0, "the seed of the model's first parameters")
+    sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
+    optimizer: str = option("sgd:lr=0.1", "any of torch.optim, with its parameters, such as adamw:lr=0.001")
+    schedule: str | None = option(None, "any of torch.optim.lr_scheduler, such as cosineannealinglr:t_max=1000")
+    clip_norm: float | None = option(None, "the largest norm of the mean gradient; longer ones are scaled down")
+    gradient_type: Literal["float32", "float16", "bfloat16", "float64"] = option(
+        "float32", "the type of gradients on the wire that workers are asked for; any is taken"
+    )
+    accumulate: Literal["float32", "float64"] = option("float32", "the type of the sum of gradients")
+    iterations: int | None = option(None, "train for so many iterations")
+    target_loss: float | None = option(None, "train until the mean loss of ten iterations is at most this")
+    max_seconds: float | None = option(None, "train for so long, all runs together")
+    min_workers: int = option(1, "how many workers to wait for before training begins")
+    worker_timeout: float = option(30.0, "seconds after which a silent worker is given up")
+    max_wait: float | None = option(None, "end iterations after so many seconds with the gradients that are in")
+    staged_gradients: int = option(2, "how many gradients to receive at once; each takes as much memory as the model")
+    linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
+    controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")
+    policy: str | None = option(
+        None, "how k is chosen: dbw, b-dbw, sync, static:8, adasync; by default the controller's"
+    )
+    decision_deadline: float = option(1.0, "seconds to wait for a decision before going on without")
+    fallback: Fallback = option("last", "k without a decision: the last one, or all workers")
+    controller_tls: bool = option(False, "talk to the controller over TLS, with the system's authorities")
+    controller_tls_ca: Path | None = option(None, "authorities (PEM) of the controller's certificate")
+    controller_tls_cert: Path | None = option(None, "our certificate (PEM), for a controller that asks for one")
+    controller_tls_key: Path | None = option(None, "its private key (PEM)")
+    controller_token_file: Path | None = option(None, "a file that holds a bearer token for the controller")
+    checkpoint_dir: Path | None = option(None, "the folder for checkpoints; without it training cannot be resumed")
+    checkpoint_iterations: int = option(0, "write a checkpoint every so many iterations; 0: not by iterations")
+    checkpoint_seconds: float = option(60.0, "write a checkpoint every so many seconds; 0: not by time")
+    checkpoints_kept: int = option(3, "how many checkpoints to keep")
+    resume: bool = option(False, "go on from the newest checkpoint, if there is one")
+    training_log: Path | None = option(None, "a file for a line of JSON about every iteration")
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other or make no sense."""
+        super().__post_init__()
+        if not self.model:
+            raise UsageError(
+                "--model is needed: package.module:function or file.py:function, which returns an nn.Module"
+            )
+        if not NAME.fullmatch(self.job):
+            raise WrongValueError("job", self.job, NAME_RULE)
+        self.require_between("seed", 0, 2**63 - 1)
+        self.require_between("min_workers", 1, 2**16)
+        self.require_between("worker_timeout", 0.1, 86_400)
+        self.require_between("staged_gradients", 1, 2**16)
+        self.require_between("linger_seconds", 0, 86_400)
+        self.require_between("decision_deadline", 0.001, 3600)
+        self.require_between("checkpoint_iterations", 0, 2**31)
+        self.require_between("checkpoint_seconds", 0, 10**7)
+        self.require_between("checkpoints_kept", 1, 10**6)
+        for name in ("clip_norm", "max_wait", "max_seconds"):
+            if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
+                raise WrongValueError(name, getattr(self, name), "finite and more than 0")
+        if self.iterations is not None:
+            self.require_between("iterations", 0, 2**62)
+        if self.policy is not None:
+            policy_from(self.policy)
+        if self.controller is not None:
+            try:
+                self.client()
+            except (ValueError, OSError) as error:
+                raise UsageError(f"the controller cannot be used: {error}") from error
+        if self.resume and self.checkpoint_dir is None:
+            raise UsageError("--resume needs --checkpoint-dir, the folder to resume from")
+
+    def client(self) -> AsyncDbwClient:
+        """How to talk to the controller."""
+        assert self.controller is not None
+        return AsyncDbwClient(
+            self.controller,
+            self.decision_deadline,
+            self.fallback,
+            self.controller_tls,
+            self.controller_tls_ca,
+            self.controller_tls_cert,
+            self.controller_tls_key,
+            self.controller_token_file,
+        )

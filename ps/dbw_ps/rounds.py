@@ -1,0 +1,199 @@
+"""Which gradients count: a parameter server's iterations, one after the other.
+
+Rounds hold no clock, socket or tensor. The service and the simulator drive the same object: they tell it what happens
+and when, in seconds on any clock that does not go back. What differs between the synchronisation modes is when a worker
+gets new parameters and what it does with an unfinished gradient; which gradients count is the same in all of them.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+# Late gradients of iterations that ended longer ago are still late, but nobody asks when they came.
+REMEMBERED_ITERATIONS = 256
+
+
+class Verdict(Enum):
+    """What becomes of a gradient; the names are those of the contract."""
+
+    USED = "used"
+    LATE = "late"
+    DUPLICATE = "this worker's gradient of this version was taken before"
+    WRONG_VERSION = "no parameters of this version were published in this session"
+
+
+class Cause(Enum):
+    """Why an iteration ended; the names are those of the contract."""
+
+    K_REACHED = "as many gradients as decided were in"
+    NO_MORE_EXPECTED = "no further gradient could come"
+    DEADLINE = "the decision's deadline had passed"
+    MAX_WAIT = "the longest wait had passed"
+
+
+class Fate(Enum):
+    """What became of a worker's gradient of one iteration."""
+
+    USED = "used"
+    LATE = "late"
+    REJECTED = "rejected"  # it makes no sense; the worker goes on with newer parameters
+    LOST = "lost"  # broken off, or the worker died; it may come again
+
+
+class End(NamedTuple):
+    """An iteration that ended."""
+
+    iteration: int
+    k: int  # how many gradients were used
+    cause: Cause
+    seconds: float  # since its parameters were published
+    lost: int  # how many gradients were rejected or lost
+
+
+class Arrival(NamedTuple):
+    """A gradient that came, used or late."""
+
+    iteration: int
+    worker: int
+    seconds: float  # since the iteration's parameters were published
+
+
+class Round:
+    """One iteration: it ends once, with at least one gradient."""
+
+    def __init__(self, iteration: int, k: int, published: float, give_up: float | None, cause: Cause) -> None:
+        self.iteration, self.k, self.published = iteration, k, published
+        self.give_up = give_up  # when to stop waiting, and
+        self.cause_then = cause
+        self.fates: dict[int, Fate] = {}
+        self.used = 0
+        self.lost = 0
+
+
+class Rounds:
+    """The iterations of a training from `first` on. Workers are known by their numbers."""
+
+    def __init__(self, first: int, max_wait: float | None = None) -> None:
+        self.first = first
+        self._max_wait = max_wait
+        self._live: set[int] = set()
+        self._rounds: dict[int, Round] = {}
+        self._current: Round | None = None  # None before the first and between two iterations
+        self._next = first
+        self._arrivals: list[Arrival] = []
+
+    @property
+    def live(self) -> frozenset[int]:
+        """The workers that are alive."""
+        return frozenset(self._live)
+
+    @property
+    def used(self) -> int:
+        """How many gradients of the current iteration are in."""
+        return self._current.used if self._current is not None else 0
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the current iteration cannot end: the gradients of all workers that are alive were rejected."""
+        now = self._current
+        return now is not None and bool(self._live) and all(now.fates.get(w) is Fate.REJECTED for w in self._live)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When the current iteration may end though nothing happens."""
+        return self._current.give_up if self._current is not None and self._current.used else None
+
+    def begin(self, k: int, now: float, deadline_seconds: float | None = None) -> int:
+        """Publish the next parameters; returns their version."""
+        assert self._current is None, "the iteration before has ended"
+        assert k >= 1
+        waits = [(self._max_wait, Cause.MAX_WAIT), (deadline_seconds, Cause.DEADLINE)]
+        known = [(seconds, cause) for seconds, cause in waits if seconds is not None]
+        seconds, cause = min(known, key=lambda wait: wait[0], default=(None, Cause.MAX_WAIT))
+        self._current = Round(self._next, k, now, None if seconds is None else now + seconds, cause)
+        self._rounds[self._next] = self._current
+        self._rounds.pop(self._next - REMEMBERED_ITERATIONS, None)
+        self._next += 1
+        return self._current.iteration
+
+    def join(self, worker: int) -> None:
+        """A worker is alive. It may have been before: what it was computing is then forgotten."""
+        self._live.add(worker)
+        now = self._current
+        if now is not None and now.fates.get(worker) in (Fate.LOST, Fate.REJECTED):
+            del now.fates[worker]  # it gets the parameters again
+
+    def leave(self, worker: int) -> None:
+        """A worker is gone."""
+        self._live.discard(worker)
+        if self._current is not None and worker not in self._current.fates:
+            self._lose(self._current, worker, Fate.LOST)
+
+    def verdict(self, worker: int, version: int) -> Verdict:
+        """What would become of a gradient that arrived now."""
+        if not self.first <= version < self._next:
+            return Verdict.WRONG_VERSION
+        its = self._rounds.get(version)
+        if its is not None and its.fates.get(worker) in (Fate.USED, Fate.LATE):
+            return Verdict.DUPLICATE
+        return Verdict.USED if its is self._current and self._lacks_gradients() else Verdict.LATE
+
+    def arrive(self, worker: int, version: int, now: float) -> Verdict:
+        """The last byte of a gradient has come, or notice of one that was finished too late to be sent."""
+        verdict = self.verdict(worker, version)
+        its = self._rounds.get(version)
+        if its is not None and verdict in (Verdict.USED, Verdict.LATE):
+            its.fates[worker] = Fate.USED if verdict is Verdict.USED else Fate.LATE
+            its.used += verdict is Verdict.USED
+            self._arrivals.append(Arrival(version, worker, max(now - its.published, 0.0)))
+        return verdict
+
+    def complete(self, worker: int, version: int, now: float) -> None:
+        """A worker is done with a gradient, and will not send it."""
+        its = self._rounds.get(version)
+        if self.verdict(worker, version) is Verdict.USED and its is not None:  # it could have been
+            its.fates[worker] = Fate.LATE
+            self._arrivals.append(Arrival(version, worker, max(now - its.published, 0.0)))
+        else:
+            self.arrive(worker, version, now)
+
+    def reject(self, worker: int, version: int) -> None:
+        """A gradient makes no sense."""
+        self._not_used(worker, version, Fate.REJECTED)
+
+    def lose(self, worker: int, version: int) -> None:
+        """A gradient was broken off."""
+        self._not_used(worker, version, Fate.LOST)
+
+    def _not_used(self, worker: int, version: int, fate: Fate) -> None:
+        its = self._rounds.get(version)
+        if its is not None and its.fates.get(worker) not in (Fate.USED, Fate.LATE):
+            self._lose(its, worker, fate)
+
+    def _lose(self, its: Round, worker: int, fate: Fate) -> None:
+        its.fates[worker] = fate
+        its.lost += 1
+
+    def _lacks_gradients(self) -> bool:
+        return self._current is not None and self._current.used < self._current.k
+
+    def end(self, now: float) -> End | None:
+        """End the current iteration if it is over."""
+        its = self._current
+        if its is None or its.used == 0:
+            return None
+        if its.used >= its.k:
+            cause = Cause.K_REACHED
+        elif not self._live - its.fates.keys():
+            cause = Cause.NO_MORE_EXPECTED
+        elif its.give_up is not None and now >= its.give_up:
+            cause = its.cause_then
+        else:
+            return None
+        self._current = None
+        return End(its.iteration, its.used, cause, max(now - its.published, 0.0), its.lost)
+
+    def take_arrivals(self) -> Iterable[Arrival]:
+        """What has arrived since this was asked for last, in order."""
+        arrivals, self._arrivals = self._arrivals, []
+        return arrivals

@@ -1,0 +1,279 @@
+"""The training: publish parameters, wait for k gradients, update, and again."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+
+from dbw.v1.iteration_pb2 import EndCause
+from dbw_ps.aggregate import Aggregate, Moments
+from dbw_ps.checkpoint import CheckpointWriter
+from dbw_ps.decisions import Decider
+from dbw_ps.gradient import IncomingGradient
+from dbw_ps.members import Member, Members
+from dbw_ps.metrics import Metrics
+from dbw_ps.model import FlatModel
+from dbw_ps.optimiser import Optimiser
+from dbw_ps.progress import Goal, Progress
+from dbw_ps.publisher import Publication, Publisher, serialise
+from dbw_ps.rounds import End, Rounds, Verdict
+from dbw_ps.training_log import TrainingLog
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class HopelessError(Exception):
+    """Training cannot go on; the text says why, and what to do."""
+
+
+class Plan(NamedTuple):
+    """How a training is run."""
+
+    job: str
+    goal: Goal
+    min_workers: int  # that must have joined before it begins
+    max_wait: float | None  # the longest iteration, in seconds
+    make_decider: Callable[[Sequence[int], int], Decider]  # for these workers, from this iteration on
+
+
+class Trainer:
+    """Runs the iterations of one training, in one event loop; what takes long is computed in a thread beside it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: FlatModel,
+        optimiser: Optimiser,
+        aggregate: Aggregate,
+        members: Members,
+        metrics: Metrics,
+        progress: Progress,
+        checkpoints: CheckpointWriter | None = None,
+        training_log: TrainingLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model, self.members, self.progress, self.checkpoints = model, members, progress, checkpoints
+        self.publisher = Publisher()
+        self.rounds = Rounds(progress.iteration, plan.max_wait)
+        self.decider: Decider | None = None  # as soon as training has begun
+        self.now = clock
+        self._plan, self._optimiser, self._aggregate, self._metrics = plan, optimiser, aggregate, metrics
+        self._log = training_log
+        self._began = clock() - progress.seconds
+        self._compute = ThreadPoolExecutor(1, "compute")
+        self._adding: list[asyncio.Future[None]] = []
+        self._happened = asyncio.Event()  # anything that may begin or end an iteration
+        self._stopping = False
+        self._saving: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()  # the iteration under way; another event for each
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether training is over."""
+        return self.publisher.current is not None and self.publisher.current.finished
+
+    def joined(self, member: Member) -> None:
+        """A worker has joined."""
+        self.rounds.join(member.number)
+        self._membership_changed()
+
+    def left(self, member: Member) -> None:
+        """A worker has left, or was given up."""
+        self.rounds.leave(member.number)
+        self._membership_changed()
+
+    def _membership_changed(self) -> None:
+        if self.decider is not None:
+            self.decider.set_workers(self.members.live)
+        self._happened.set()
+
+    def arrived(self, member: Member, version: int, gradient: IncomingGradient, then: Callable[[], object]) -> Verdict:
+        """A gradient is complete. `then` is called when it is in the sum, or at once if it is not used."""
+        verdict = self.rounds.arrive(member.number, version, self.now())
+        self._happened.set()
+        if verdict is Verdict.USED:
+            member.used += 1
+            adding = asyncio.ensure_future(self._in_thread(self._aggregate.add, gradient))
+            adding.add_done_callback(lambda _: then())
+            self._adding.append(adding)
+        else:
+            member.late += verdict is Verdict.LATE
+            then()
+        return verdict
+
+    def late(self, member: Member, version: int) -> None:
+        """A gradient comes too late to be used, and is not waited for."""
+        self.rounds.arrive(member.number, version, self.now())
+        member.late += 1
+
+    def completed(self, member: Member, version: int, interrupted: bool) -> None:
+        """A worker is done with a gradient that it does not send."""
+        if not interrupted:
+            self.rounds.complete(member.number, version, self.now())
+        member.late += 1
+        self._happened.set()
+
+    def rejected(self, member: Member, version: int) -> None:
+        """A gradient makes no sense."""
+        self.rounds.reject(member.number, version)
+        member.lost += 1
+        self._happened.set()
+
+    def lost(self, member: Member, version: int) -> None:
+        """A gradient was broken off."""
+        self.rounds.lose(member.number, version)
+        member.lost += 1
+        self._happened.set()
+
+    async def run(self) -> None:
+        """Train until the goal is reached, or `stop` is called."""
+        first = await self._in_thread(self._serialise)
+        if first.finished:
+            self.publisher.publish(first)
+            return
+        while len(self.members.live) < self._plan.min_workers and not self._stopping:
+            await self._something()
+        if self._stopping:
+            return
+        log.info(
+            "training begins",
+            extra={
+                "job": self._plan.job,
+                "iteration": self.progress.iteration,
+                "live_workers": len(self.members.live),
+            },
+        )
+        self.decider = self._plan.make_decider(self.members.live, self.progress.iteration)
+        await self.decider.open()
+        if self.progress.job_state is not None:
+            await self.decider.import_state(self.progress.job_state)
+        self._began = self.now() - self.progress.seconds
+        self._publish(first, self.decider)
+        while not self.is_finished and await self._iterate(self.decider):
+            pass
+
+    def stop(self) -> None:
+        """Let `run` return at the next point from which training can be resumed."""
+        self._stopping = True
+        self._happened.set()
+
+    async def finish(self, resumable: bool) -> None:
+        """Save what must not be lost, once `run` has returned."""
+        if self._saving is not None:
+            await self._saving
+        if self.checkpoints is not None and resumable and self.progress.iteration != self.checkpoints.last_iteration:
+            await self._save(await self._in_thread(self._capture))
+        if self.checkpoints is not None:
+            self.checkpoints.close()
+        if self.decider is not None:
+            await self.decider.close(delete=self.is_finished)
+        self._compute.shutdown()
+
+    def _publish(self, publication: Publication, decider: Decider) -> None:
+        """Begin an iteration, unless training is over."""
+        self.publisher.publish(publication)
+        if not publication.finished:
+            self._published, self._decided_k = self.now(), decider.k
+            decision = decider.decision
+            timed = decision is not None and decision.HasField("deadline_seconds")
+            self.rounds.begin(decider.k, self._published, decision.deadline_seconds if decision and timed else None)
+
+    async def _iterate(self, decider: Decider) -> bool:
+        """Go through the iteration that has begun; returns whether it came to its end."""
+        while (end := self.rounds.end(self.now())) is None:
+            if self._stopping:
+                return False
+            self._require_hope()
+            await self._something(self.rounds.wake_at)
+        self.ended.set()
+        self.ended = asyncio.Event()
+        ended = self.now()
+        await asyncio.gather(*self._adding)
+        self._adding.clear()
+        moments = await self._in_thread(self._aggregate.finish)
+        aggregated = self.now()
+        self.progress.ended(moments.loss, aggregated - self._began)
+        rate = self._optimiser.learning_rate
+        self._write_log(end, moments, rate)
+        (publication, phases), _ = await asyncio.gather(
+            self._in_thread(self._update, moments), self._decide(decider, end, moments, rate)
+        )
+        phases |= {"wait": end.seconds, "aggregate": aggregated - ended}
+        self._metrics.iterated(end, phases)
+        self._publish(publication, decider)
+        if self.checkpoints is not None and self._saving is None and self.checkpoints.due(end.iteration + 1, ended):
+            self._saving = asyncio.ensure_future(self._save(await self._in_thread(self._capture)))
+        return True
+
+    def _require_hope(self) -> None:
+        if self.rounds.is_hopeless:
+            raise HopelessError(
+                f"the gradients of all {len(self.rounds.live)} workers for iteration {self.progress.iteration} were "
+                "rejected, perhaps because training diverges: lower the learning rate, or see what the workers compute"
+            )
+
+    async def _something(self, until: float | None = None) -> None:
+        """Wait for something to happen, or for a time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if until is None else max(until - self.now(), 0.0)):
+                await self._happened.wait()
+        self._happened.clear()
+
+    async def _decide(self, decider: Decider, end: End, moments: Moments, rate: float) -> None:
+        for arrival in self.rounds.take_arrivals():
+            decider.arrived(arrival.seconds, arrival.worker, arrival.iteration)
+        await decider.end_iteration(
+            k=end.k,
+            duration_seconds=end.seconds,
+            end_cause=EndCause.Value(f"END_CAUSE_{end.cause.name}"),
+            published_seconds=self._published,
+            lost_gradients=end.lost,
+            learning_rate=rate,
+            effective_learning_rate=self._optimiser.effective_learning_rate(moments.mean_squared_norm),
+            **moments._asdict(),
+        )
+
+    def _update(self, moments: Moments) -> tuple[Publication, dict[str, float]]:
+        begin = self.now()
+        self._optimiser.step(moments.mean_squared_norm)
+        updated = self.now()
+        publication = self._serialise()
+        return publication, {"update": updated - begin, "publish": self.now() - updated}
+
+    def _serialise(self) -> Publication:
+        return serialise(self.model, self.progress.iteration, self._plan.goal.is_reached(self.progress))
+
+    def _write_log(self, end: End, moments: Moments, rate: float) -> None:
+        if self._log is not None:
+            entry = {
+                "iteration": end.iteration,
+                "seconds": self.progress.seconds,
+                "k": end.k,
+                "decided_k": self._decided_k,
+                "live_workers": len(self.rounds.live),
+                "end_cause": end.cause.name.lower(),
+                "duration_seconds": end.seconds,
+                "lost_gradients": end.lost,
+                "learning_rate": rate,
+                **moments._asdict(),
+            }
+            self._log.write(entry)
+
+    def _capture(self) -> dict[str, Any]:
+        return self.progress.checkpoint(self.model, self._optimiser, self.members.numbers)
+
+    async def _save(self, state: dict[str, Any]) -> None:
+        """Write a checkpoint, with what the job has learnt by now or, if that cannot be had, at the last one."""
+        assert self.checkpoints is not None
+        if self.decider is not None:
+            self.progress.job_state = await self.decider.export_state() or self.progress.job_state
+        state["job_state"] = self.progress.job_state
+        await asyncio.wrap_future(self.checkpoints.save(state["iteration"], state))
+        self._saving = None
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._compute, function, *arguments)

@@ -1,0 +1,159 @@
+"""A file of JSON lines, one for each iteration, that plots are made from."""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from dbw_runtime.configuration import UsageError
+from dbw_runtime.files import flush_folder
+
+log = logging.getLogger(__name__)
+MAX_LINE_BYTES = 2**24  # what is longer is no line of ours, and need not fit into memory
+TEMPORARY = ".tmp"
+
+
+class TrainingLog:
+    """The file, open for the iterations from a given one on.
+
+    What it has of these already is removed, because they are done again. A file that is no training log is refused.
+    """
+
+    def __init__(self, path: Path, resume_at: int) -> None:
+        self._path, self._failing = path.resolve(), False  # a link stays one
+        self.failures = 0
+        try:
+            if path.exists() and not path.is_file():
+                raise UsageError(f"the training log {path} is no regular file; give the path of one")
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_from(self._path, resume_at)
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            flush_folder(self._path.parent)
+        except OSError as error:
+            raise UsageError(
+                f"the training log {path} cannot be used: {error}; give a path that this program may write to"
+            ) from error
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Add a line, which outlives this process but perhaps not a power failure.
+
+        It has an integer `iteration`. NaN and infinity become null. A disk that fails costs the line and nothing else.
+        """
+        line = msgspec.json.encode(entry, enc_hook=_plain) + b"\n"
+        try:
+            size = os.fstat(self._file).st_size
+            try:
+                written = 0
+                while written < len(line):
+                    written += os.write(self._file, line[written:])
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._file, size)  # so that the next line begins where this one did
+                raise
+        except OSError as error:
+            self._failed(error)
+        else:
+            if self._failing:
+                log.info("the training log %s is written again", self._path)
+            self._failing = False
+
+    def sync(self) -> None:
+        """Make all lines last. Before a checkpoint, so that the log reaches as far after a power failure."""
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            self._failed(error)
+
+    def close(self) -> None:
+        """Make all lines last, and close the file."""
+        self.sync()
+        os.close(self._file)
+
+    def _failed(self, error: OSError) -> None:
+        self.failures += 1
+        if not self._failing:
+            log.error("the training log %s cannot be written, lines are lost until it can: %s", self._path, error)
+        self._failing = True
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The entries of a training log, which may still be written to."""
+    with path.open("rb") as file:
+        for number, line in enumerate(_lines(file), 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                msgspec.json.decode(line, type=_Entry)
+                yield msgspec.json.decode(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(
+                    f"line {number} of {path} is no JSON object with an integer `iteration`: {error}; "
+                    "give the path of a training log, or remove the line"
+                ) from error
+
+
+class _Entry(msgspec.Struct):
+    iteration: int
+
+
+def _iteration(line: bytes) -> int | None:
+    """The iteration of a line; None if it is half-written or no line of ours."""
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(line, type=_Entry).iteration if line.endswith(b"\n") else None
+    return None
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    return iter(lambda: file.readline(MAX_LINE_BYTES), b"")
+
+
+def _remove_from(path: Path, iteration: int) -> None:
+    """Remove the lines of an iteration and of later ones, and what is no line of ours, in one step."""
+
+    def stays(line: bytes) -> bool:
+        found = _iteration(line)
+        return found is not None and found < iteration
+
+    temporary = path.with_name(path.name + TEMPORARY)
+    temporary.unlink(missing_ok=True)  # a killed process may have left it
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        _refuse_others(path, file.readline(MAX_LINE_BYTES))
+        file.seek(0)
+        if all(map(stays, _lines(file))):
+            return
+        file.seek(0)
+        try:
+            with temporary.open("wb") as copy:
+                copy.writelines(line for line in _lines(file) if stays(line))
+                copy.flush()
+                os.fsync(copy.fileno())
+            shutil.copymode(path, temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    log.info("the training log %s goes on with iteration %d; what it had from there on was removed", path, iteration)
+
+
+def _refuse_others(path: Path, first_line: bytes) -> None:
+    """Leave a file alone that somebody gave by mistake. A first line may be half-written, and zeros if power failed."""
+    half = not first_line.endswith(b"\n") and first_line.strip(b"\0")[:1] in (b"", b"{")
+    if not half and _iteration(first_line) is None:
+        raise UsageError(
+            f"the first line of {path} is no JSON object with an integer `iteration`, so it is no training log; "
+            "move it away, or give another path"
+        )
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401
+    """Numbers of numpy and torch, which have types of their own, as those of Python."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"{value!r} cannot be written as JSON")
+    return value.item()

@@ -1,0 +1,82 @@
+"""Workers keep their numbers, have one session at a time, and are given up when they are silent."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbw_ps.errors import InvalidWorkerError, SessionNotFoundError, SessionReplacedError
+from dbw_ps.members import Members
+
+
+def test_a_worker_keeps_its_number_whenever_it_joins() -> None:
+    members = Members("n", timeout=10.0)
+    numbers = [members.join(worker, 0.0)[0].number for worker in ("a", "b", "a", "c", "b")]
+    assert numbers == [0, 1, 0, 2, 1]
+    assert members.numbers == {"a": 0, "b": 1, "c": 2}
+
+
+def test_numbers_outlive_a_restart_and_are_never_given_to_another() -> None:
+    members = Members("n", 10.0, {"b": 4, "a": 1})
+    assert members.live == []
+    assert [members.join(worker, 0.0)[0].number for worker in ("new", "a", "b")] == [5, 1, 4]
+    assert members.live == [1, 4, 5]
+
+
+def test_joining_again_ends_the_earlier_session() -> None:
+    members = Members("n", 10.0)
+    member, first = members.join("a", 0.0)
+    _, second = members.join("a", 1.0)
+    assert members.of(second, 1.0) is member
+    with pytest.raises(SessionReplacedError, match="another process has joined as 'a'"):
+        members.of(first, 1.0)
+
+
+@given(st.text())
+def test_other_sessions_are_not_known(session: str) -> None:
+    members = Members("n", 10.0)
+    members.join("a", 0.0)
+    if session != "n-0-1":
+        with pytest.raises((SessionNotFoundError, SessionReplacedError)):
+            members.of(session, 0.0)
+
+
+@pytest.mark.parametrize("session", ["", "n", "n-0", "n-1-1", "other-0-1", "n--1", "n-0-x", "n-0-1-1"])
+def test_such_a_session_is_not_known(session: str) -> None:
+    members = Members("n", 10.0)
+    members.join("a", 0.0)
+    with pytest.raises(SessionNotFoundError, match="join again"):
+        members.of(session, 0.0)
+
+
+def test_a_silent_worker_is_given_up() -> None:
+    members = Members("n", 10.0)
+    (silent, lost), (_, session) = members.join("silent", 0.0), members.join("other", 0.0)
+    members.of(session, 8.0)
+    assert members.expire(10.0) == []
+    assert members.expire(10.1) == [silent]
+    assert members.expire(10.1) == []
+    assert members.live == [1]
+    with pytest.raises(SessionNotFoundError):
+        members.of(lost, 11.0)
+    members.join("silent", 12.0)
+    assert members.live == [0, 1]
+
+
+def test_one_that_left_has_no_session() -> None:
+    members = Members("n", 10.0)
+    member, session = members.join("a", 0.0)
+    members.leave(member)
+    assert members.live == []
+    with pytest.raises(SessionNotFoundError):
+        members.of(session, 0.0)
+
+
+@pytest.mark.parametrize("worker_id", ["", " a", "a ", "a\n", "ä", "x" * 129])
+def test_an_id_must_be_printable(worker_id: str) -> None:
+    with pytest.raises(InvalidWorkerError, match="printable ASCII"):
+        Members("n", 10.0).join(worker_id, 0.0)
+
+
+@pytest.mark.parametrize("worker_id", ["a", "a b", "x" * 128, "pod-3/gpu:0"])
+def test_such_ids_are_fine(worker_id: str) -> None:
+    assert Members("n", 10.0).join(worker_id, 0.0)[0].id == worker_id
