@@ -54,7 +54,7 @@ from prometheus_client import CollectorRegistry
 from dbw_controller.app import ControllerOptions
 from dbw_controller.jobs import Jobs
 from dbw_controller.service import ControllerService, Limits
-from dbw_runtime.server import run
+from dbw_runtime.server import begin_log, run
 
 class Service(ControllerService):
     async def warm_up(self) -> None:
@@ -63,6 +63,7 @@ class Service(ControllerService):
 options = ControllerOptions(
     listen="127.0.0.1:0", metrics_listen="127.0.0.1:0", log_format="json", reflection=False
 )
+begin_log("controller", options)
 run("controller", options, Service(Jobs(None, 10, 100), Limits()), CollectorRegistry())
 """
 
