@@ -4,6 +4,7 @@ import secrets
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -57,44 +58,37 @@ def serve(options: PsOptions) -> None:
     except ValueError as error:
         raise WrongValueError("model", options.model, f"one that can be trained here: {error}") from error
     optimiser = Optimiser(model, options.optimizer, options.schedule, options.clip_norm)
-    folder = None
-    if options.checkpoint_dir is not None:
-        folder = CheckpointFolder(options.checkpoint_dir, options.checkpoints_kept)
-    progress, numbers = begin_or_resume(options, folder, model, optimiser)
-    training_log = open_training_log(options, progress)
-    metrics = Metrics(options.job)
-    trainer = Trainer(
-        Plan(
-            options.job,
-            Goal(options.iterations, options.target_loss, options.max_seconds),
-            options.min_workers,
-            options.max_wait,
-            partial(make_decider, options),
-        ),
-        model,
-        optimiser,
-        Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate)),
-        Members(secrets.token_hex(8), options.worker_timeout, numbers),
-        metrics,
-        progress,
-        checkpoint_writer(options, folder, progress, training_log),
-        training_log,
-    )
-    terms = Terms(
-        options.job,
-        SyncMode(options.sync_mode),
-        TYPE_NUMBERS[getattr(torch, options.gradient_type)],
-        options.worker_timeout,
-        options.staged_gradients,
-        options.linger_seconds,
-    )
-    try:
-        run("ps", options, ParameterServerService(trainer, terms, metrics), metrics.registry)
-    finally:
+    with ExitStack() as open_files:
+        folder = None
+        if options.checkpoint_dir is not None:
+            folder = CheckpointFolder(options.checkpoint_dir, options.checkpoints_kept)
+            open_files.callback(folder.close)
+        progress, numbers = begin_or_resume(options, folder, model, optimiser)
+        training_log = open_training_log(options, progress)
         if training_log is not None:
-            training_log.close()
-        if folder is not None:
-            folder.close()
+            open_files.callback(training_log.close)
+        metrics = Metrics(options.job)
+        goal = Goal(options.iterations, options.target_loss, options.max_seconds)
+        trainer = Trainer(
+            Plan(options.job, goal, options.min_workers, options.max_wait, partial(make_decider, options)),
+            model,
+            optimiser,
+            Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate)),
+            Members(secrets.token_hex(8), options.worker_timeout, numbers),
+            metrics,
+            progress,
+            checkpoint_writer(options, folder, progress, training_log),
+            training_log,
+        )
+        terms = Terms(
+            options.job,
+            SyncMode(options.sync_mode),
+            TYPE_NUMBERS[getattr(torch, options.gradient_type)],
+            options.worker_timeout,
+            options.staged_gradients,
+            options.linger_seconds,
+        )
+        run("ps", options, ParameterServerService(trainer, terms, metrics), metrics.registry)
 
 
 def begin_or_resume(

@@ -8,7 +8,7 @@ server.push(parameters, gradient, loss)
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -188,9 +188,9 @@ class ParameterServer:
         )
         vector = on_the_wire(gradient, session)
         header.total_bytes = vector.nbytes
-        call: Any = self._channel.stream_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
         try:
-            response = call(pieces.cut(header, vector), metadata=self._connection.metadata())
+            messages = pieces.cut(header, vector)
+            response = self._send_one(next(messages)) if pieces.is_short(vector) else self._send(messages)
         except (grpc.RpcError, OSError) as error:
             self._lost(error)
             return None
@@ -199,6 +199,29 @@ class ParameterServer:
             log.debug("a gradient was not used: %s", response.message, extra={"version": parameters.version})
         outcome: pb.GradientOutcome.ValueType = response.outcome
         return outcome
+
+    def _send_one(self, message: bytes) -> pb.PushGradientResponse:
+        """Push a short gradient. On the wire a stream of one message is a message, which needs no thread."""
+        push: Any = self._channel.unary_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
+        response: pb.PushGradientResponse = push(message, metadata=self._connection.metadata())
+        return response
+
+    def _send(self, messages: Iterator[bytes]) -> pb.PushGradientResponse:
+        """Push a long gradient: its header, and the rest when it is our turn."""
+        push: Any = self._channel.stream_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
+        begun = threading.Event()
+        calls: list[Any] = []
+
+        def outgoing() -> Iterator[bytes]:
+            yield next(messages)
+            begun.wait()
+            calls[0].initial_metadata()  # comes when the server has room, or with its answer
+            yield from messages
+
+        calls.append(push.future(outgoing(), metadata=self._connection.metadata()))
+        begun.set()
+        response: pb.PushGradientResponse = calls[0].result()
+        return response
 
     def complete(self, parameters: Parameters, interrupted: bool = False, compute_seconds: float | None = None) -> None:
         """Say that a gradient is too late to be sent, or was interrupted."""

@@ -11,6 +11,10 @@ from dbw_ps.model import Layout
 from dbw_ps.pieces import Piece
 from dbw_ps.tensors import squared_norm, vector_over
 
+# So that the sum of any number of gradients stays in float32's range, whatever type they come in.
+LARGEST_NORM = 1e30
+LARGEST_SQUARED_NORM = LARGEST_NORM**2
+
 
 class RejectedError(Exception):
     """A gradient cannot be used; the text says why."""
@@ -49,9 +53,9 @@ class IncomingGradient:
             raise MalformedError(f"total_bytes is {header.total_bytes}; the layout has {self._total}")
         self._trained_bytes = layout.parameter_elements * self.type.itemsize
         self._received = 0
-        self.squared_norm = 0.0
         self.parameters: list[torch.Tensor] = []  # the pieces, in order
         self.buffers: list[torch.Tensor] = []
+        self.squared_norm = 0.0  # of the parameters' pieces
 
     @property
     def is_complete(self) -> bool:
@@ -71,8 +75,8 @@ class IncomingGradient:
         if trained:
             vector = vector_over(piece.data[:trained], self.type)
             self.squared_norm += squared_norm(vector)
-            if not math.isfinite(self.squared_norm):
-                raise NotFiniteError("it has elements that are not finite")
+            if not self.squared_norm <= LARGEST_SQUARED_NORM:
+                raise NotFiniteError(f"it has elements that are not finite, or its norm is above {LARGEST_NORM:g}")
             self.parameters.append(vector)
         if size > trained:
             values = vector_over(piece.data[trained:], torch.float32)

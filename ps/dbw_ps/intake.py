@@ -12,7 +12,7 @@ from dbw_ps.metrics import Metrics
 from dbw_ps.pieces import Piece
 from dbw_ps.rounds import Verdict
 from dbw_ps.trainer import Trainer
-from dbw_runtime.failure import invalid_value
+from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call
 
 log = logging.getLogger(__name__)
@@ -20,10 +20,10 @@ Outcome = tuple["pb.GradientOutcome.ValueType", str]  # and why, where the gradi
 
 
 class Intake:
-    """Receives gradients, `staged` of them at once.
+    """Receives gradients: long ones in the order in which they begin, `staged` of them at once.
 
-    Transfers get in, in the order in which they begin; flow control holds the others back in their workers. That bounds
-    the memory, and the k-th gradient is there earlier than if all of them shared the wire.
+    The others wait in their workers. That bounds the memory, and the k-th gradient is there earlier than if all of them
+    shared the wire.
     """
 
     def __init__(self, trainer: Trainer, staged: int, metrics: Metrics) -> None:
@@ -32,62 +32,66 @@ class Intake:
 
     async def take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
         """Receive a gradient as long as it can be used; returns what became of it."""
-        outcome = await self._take(member, header, first, call)
+        try:
+            verdict = self._trainer.rounds.verdict(member.number, header.version)
+            if verdict is Verdict.USED:
+                verdict = await self._receive(member, header, first, call)
+            if verdict is Verdict.LATE:
+                self._trainer.late(member, header.version)
+            outcome = OUTCOMES[verdict], "" if verdict is Verdict.USED else verdict.value
+        except RejectedError as error:
+            self._trainer.rejected(member, header.version)
+            about = {"worker": member.number, "worker_id": member.id, "version": header.version}
+            log.warning("a gradient was rejected: %s", error, extra=about)
+            outcome = error.outcome, str(error)
         name = pb.GradientOutcome.Name(outcome[0]).removeprefix("GRADIENT_OUTCOME_")
         self._metrics.gradients.labels(name.lower()).inc()
         return outcome
 
-    async def _take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
-        trainer, version = self._trainer, header.version
-        verdict = trainer.rounds.verdict(member.number, version)
-        if verdict is Verdict.USED:
-            ended = asyncio.ensure_future(trainer.ended.wait())
-            receiving = asyncio.ensure_future(self._receive(member, header, first, call))
-            try:
-                await call.wait(asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED))
-                if receiving.done():
-                    return _outcome(receiving.result())
-            except RejectedError as error:
-                trainer.rejected(member, version)
-                about = {"worker": member.number, "worker_id": member.id, "version": version}
-                log.warning("a gradient was rejected: %s", error, extra=about)
-                return error.outcome, str(error)
-            except BaseException:  # the worker has gone, or the server stops
-                trainer.lost(member, version)
-                self._metrics.gradients.labels("lost").inc()
-                raise
-            finally:
-                ended.cancel()
-                receiving.cancel()
-            verdict = Verdict.LATE  # the iteration has ended meanwhile
-        if verdict is Verdict.LATE:
-            trainer.late(member, version)
-        return _outcome(verdict)
-
     async def _receive(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Verdict:
         gradient = IncomingGradient(header, self._trainer.model.layout)
-        await self._room.acquire()
-        self._metrics.staged.inc()
+        self._take_piece(gradient, first)
+        if not gradient.is_complete and not await self._receive_rest(member, gradient, call):
+            return Verdict.LATE
+        return self._trainer.arrived(member, gradient)
+
+    async def _receive_rest(self, member: Member, gradient: IncomingGradient, call: Call) -> bool:
+        """Receive a long gradient; returns whether all of it was there before the iteration ended."""
+        session = member.sessions
+        ended = asyncio.ensure_future(self._trainer.ended.wait())
+        receiving = asyncio.ensure_future(self._receive_pieces(gradient, call))
         try:
-            piece: Piece | None = first
-            while piece is not None:
-                gradient.take(piece)
-                self._metrics.received.inc(piece.data.nbytes)
-                piece = None if gradient.is_complete else piece_from(await call.read_bytes())
-            if not gradient.is_complete:
-                raise MalformedError("pieces are missing at its end")
-        except BaseException:
-            self._leave()
+            await call.wait(asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED))
+            if receiving.done():
+                receiving.result()  # or what went wrong
+            return receiving.done()
+        except RejectedError:
             raise
-        return self._trainer.arrived(member, header.version, gradient, then=self._leave)
+        except BaseException as error:
+            stops = isinstance(error, StatusError) and error.reason == "NOT_READY"  # we do, and not the worker
+            if not stops and member.sessions == session:  # otherwise it has joined again, and is waited for
+                self._trainer.lost(member, gradient.header.version)
+                self._metrics.gradients.labels("lost").inc()
+            raise
+        finally:
+            ended.cancel()
+            receiving.cancel()
+            await asyncio.wait([receiving])  # before anything else is sent on this call
+            _ = receiving.cancelled() or receiving.exception()  # nobody else looks at it
 
-    def _leave(self) -> None:
-        self._metrics.staged.dec()
-        self._room.release()
+    async def _receive_pieces(self, gradient: IncomingGradient, call: Call) -> None:
+        async with self._room:
+            with self._metrics.staged.track_inprogress():
+                await call.accept()  # which the worker waits for
+                while not gradient.is_complete:
+                    piece = piece_from(await call.read_bytes())
+                    if piece is None:
+                        raise MalformedError("pieces are missing at its end")
+                    self._take_piece(gradient, piece)
 
-
-def _outcome(verdict: Verdict) -> Outcome:
-    return OUTCOMES[verdict], "" if verdict is Verdict.USED else verdict.value
+    def _take_piece(self, gradient: IncomingGradient, piece: Piece) -> None:
+        gradient.take(piece)
+        self._metrics.received.inc(piece.data.nbytes)
 
 
 def piece_from(message: bytes | None) -> Piece | None:

@@ -47,6 +47,11 @@ class Members:
         return [member.number for member in self.all if member.live]
 
     @property
+    def any_to_tell(self) -> bool:
+        """Whether a worker is alive, or was before a restart and has not been heard of since."""
+        return any(member.live or not member.sessions for member in self.all)
+
+    @property
     def numbers(self) -> dict[str, int]:
         """The number of each id, to be kept over restarts."""
         return {member.id: member.number for member in self.all}

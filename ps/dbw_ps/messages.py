@@ -3,13 +3,10 @@
 import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
-from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
-from dbw_controller.spec import SyncMode
 from dbw_ps.members import Member
 from dbw_ps.model import Layout, TensorSpec
 from dbw_ps.rounds import Verdict
 
-SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
 OUTCOMES = {verdict: pb.GradientOutcome.Value(f"GRADIENT_OUTCOME_{verdict.name}") for verdict in Verdict}
 TYPES: dict["pb.ElementType.ValueType", torch.dtype] = {
     pb.ELEMENT_TYPE_UNSPECIFIED: torch.float32,

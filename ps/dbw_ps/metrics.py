@@ -40,7 +40,7 @@ class Metrics:
         )
         self.received = Counter("dbw_ps_received_bytes", "Bytes of gradients that came in", registry=registry)
         self.sent = Counter("dbw_ps_sent_bytes", "Bytes of parameters that went out", registry=registry)
-        self.staged = Gauge("dbw_ps_staged_gradients", "Gradients that are being received or added", registry=registry)
+        self.staged = Gauge("dbw_ps_staged_gradients", "Long gradients that are being received", registry=registry)
         self.given_up = Counter("dbw_ps_given_up_workers", "Workers that fell silent", registry=registry)
 
     def observe(self, trainer: "Trainer") -> None:

@@ -35,7 +35,7 @@ class PsOptions(ServerOptions):
     min_workers: int = option(1, "how many workers to wait for before training begins")
     worker_timeout: float = option(30.0, "seconds after which a silent worker is given up")
     max_wait: float | None = option(None, "end iterations after so many seconds with the gradients that are in")
-    staged_gradients: int = option(2, "how many gradients to receive at once; each takes as much memory as the model")
+    staged_gradients: int = option(1, "how many long gradients to receive at once; each takes its size in memory")
     linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
     controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")
     policy: str | None = option(

@@ -41,11 +41,18 @@ def encode(header: bytes | None, offset: int, data: memoryview) -> bytes:
 
 
 def cut(header: Message, vector: memoryview) -> Iterator[bytes]:
-    """All pieces of a vector of bytes, one after the other."""
-    size = SINGLE_BYTES if vector.nbytes <= SINGLE_BYTES else PIECE_BYTES
-    yield encode(header.SerializeToString(), 0, vector[:size])
-    for offset in range(size, vector.nbytes, size):
-        yield encode(None, offset, vector[offset : offset + size])
+    """All pieces of a vector of bytes: a single one, or first the header alone and then the rest."""
+    if is_short(vector):
+        yield encode(header.SerializeToString(), 0, vector)
+        return
+    yield encode(header.SerializeToString(), 0, vector[:0])
+    for offset in range(0, vector.nbytes, PIECE_BYTES):
+        yield encode(None, offset, vector[offset : offset + PIECE_BYTES])
+
+
+def is_short(vector: memoryview) -> bool:
+    """Whether a vector goes over the wire in a single piece."""
+    return vector.nbytes <= SINGLE_BYTES
 
 
 def decode(message: bytes) -> Piece:

@@ -94,9 +94,9 @@ class Rounds:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether the current iteration cannot end: the gradients of all workers that are alive were rejected."""
-        now = self._current
-        return now is not None and bool(self._live) and all(now.fates.get(w) is Fate.REJECTED for w in self._live)
+        """Whether the current iteration cannot end: no worker that is alive has sent what can be used, or will."""
+        now, useless = self._current, (Fate.REJECTED, Fate.LATE)
+        return now is not None and bool(self._live) and all(now.fates.get(w) in useless for w in self._live)
 
     @property
     def wake_at(self) -> float | None:
@@ -171,8 +171,8 @@ class Rounds:
             self._lose(its, worker, fate)
 
     def _lose(self, its: Round, worker: int, fate: Fate) -> None:
+        its.lost += worker not in its.fates  # once, also if it is broken off because the worker was given up
         its.fates[worker] = fate
-        its.lost += 1
 
     def _lacks_gradients(self) -> bool:
         return self._current is not None and self._current.used < self._current.k

@@ -7,20 +7,23 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from dbw.v1 import parameter_server_pb2 as pb
+from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
 from dbw_controller.client.embedded import EmbeddedTrainingJob
 from dbw_controller.spec import SyncMode
 from dbw_ps import errors, messages
 from dbw_ps.decisions import Decider
-from dbw_ps.errors import ModelDiffersError, WrongModeError
+from dbw_ps.errors import ModelDiffersError, SessionNotFoundError, SessionReplacedError, WrongModeError
 from dbw_ps.intake import Intake, piece_from
 from dbw_ps.members import Member
 from dbw_ps.metrics import Metrics
 from dbw_ps.publisher import Publication
+from dbw_ps.tensors import warm_up
 from dbw_ps.trainer import Trainer
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed
 
 log = logging.getLogger(__name__)
+SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
 # Heartbeats come so many times within the time-out.
 HEARTBEATS = 5
 
@@ -53,6 +56,7 @@ class ParameterServerService:
 
     async def warm_up(self) -> None:
         """Begin to train as soon as there are workers."""
+        await asyncio.to_thread(warm_up)
         self._training = asyncio.ensure_future(self._trainer.run())
         self._watching = asyncio.ensure_future(self._give_up_silent_workers())
 
@@ -62,7 +66,7 @@ class ParameterServerService:
         if self._trainer.is_finished:
             log.info("training is over", extra={"job": self._terms.job, "iteration": self._trainer.progress.iteration})
             deadline = self._trainer.now() + self._terms.linger_seconds
-            while self._members.live and self._trainer.now() < deadline:
+            while self._members.any_to_tell and self._trainer.now() < deadline:
                 await asyncio.sleep(min(0.05, self._terms.linger_seconds))
         else:
             await asyncio.Event().wait()
@@ -82,7 +86,7 @@ class ParameterServerService:
                 self._metrics.given_up.inc()
                 self._trainer.left(member)
                 for call in self._calls.pop(member.number, set()):
-                    call.task.cancel()
+                    call.end(SessionNotFoundError())
 
     def _about(self, member: Member) -> dict[str, object]:
         return {"job": self._terms.job, "worker": member.number, "worker_id": member.id}
@@ -111,13 +115,13 @@ class ParameterServerService:
                 raise ModelDiffersError(difference)
         member, session = self._members.join(request.worker_id, self._trainer.now())
         for earlier in self._calls.pop(member.number, set()):
-            earlier.task.cancel()
+            earlier.end(SessionReplacedError(member.id))
         log.info("a worker has joined", extra=self._about(member))
         self._trainer.joined(member)
         return pb.JoinResponse(
             session=session,
             worker=member.number,
-            sync_mode=messages.SYNC_MODES[self._terms.sync_mode],
+            sync_mode=SYNC_MODES[self._terms.sync_mode],
             layout=messages.layout_message(layout),
             gradient_type=self._terms.gradient_type,
             heartbeat_interval_seconds=self._terms.worker_timeout / HEARTBEATS,
@@ -159,8 +163,9 @@ class ParameterServerService:
         member.version = publication.version
         at = 0
         while self._trainer.publisher.current is publication:
-            await call.write_bytes(publication.pieces[at])
-            self._metrics.sent.inc(len(publication.pieces[at]) if publication.pieces else 0)
+            piece = publication.pieces[at]
+            await call.write_bytes(piece)
+            self._metrics.sent.inc(len(piece))
             at += 1
             if at == len(publication.pieces):
                 return True
@@ -218,7 +223,7 @@ class ParameterServerService:
         status = pb.GetStatusResponse(
             job=self._terms.job,
             phase=self._phase(),
-            sync_mode=messages.SYNC_MODES[self._terms.sync_mode],
+            sync_mode=SYNC_MODES[self._terms.sync_mode],
             iteration=trainer.progress.iteration,
             live_workers=len(self._members.live),
             loss=trainer.progress.loss,

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
+import torch
+
 from dbw.v1.iteration_pb2 import EndCause
 from dbw_ps.aggregate import Aggregate, Moments
 from dbw_ps.checkpoint import CheckpointWriter
@@ -65,6 +67,8 @@ class Trainer:
         self._log = training_log
         self._began = clock() - progress.seconds
         self._compute = ThreadPoolExecutor(1, "compute")
+        # Adding is done while gradients come in: more threads would only take processors away from that.
+        self._sum = ThreadPoolExecutor(1, "sum", initializer=lambda: torch.set_num_threads(1))
         self._adding: list[asyncio.Future[None]] = []
         self._happened = asyncio.Event()  # anything that may begin or end an iteration
         self._stopping = False
@@ -91,18 +95,15 @@ class Trainer:
             self.decider.set_workers(self.members.live)
         self._happened.set()
 
-    def arrived(self, member: Member, version: int, gradient: IncomingGradient, then: Callable[[], object]) -> Verdict:
-        """A gradient is complete. `then` is called when it is in the sum, or at once if it is not used."""
-        verdict = self.rounds.arrive(member.number, version, self.now())
-        self._happened.set()
+    def arrived(self, member: Member, gradient: IncomingGradient) -> Verdict:
+        """A gradient is complete. A late one is not noted yet."""
+        verdict = self.rounds.verdict(member.number, gradient.header.version)
         if verdict is Verdict.USED:
+            self.rounds.arrive(member.number, gradient.header.version, self.now())
             member.used += 1
-            adding = asyncio.ensure_future(self._in_thread(self._aggregate.add, gradient))
-            adding.add_done_callback(lambda _: then())
-            self._adding.append(adding)
-        else:
-            member.late += verdict is Verdict.LATE
-            then()
+            loop = asyncio.get_running_loop()
+            self._adding.append(loop.run_in_executor(self._sum, self._aggregate.add, gradient))
+            self._happened.set()
         return verdict
 
     def late(self, member: Member, version: int) -> None:
@@ -166,11 +167,14 @@ class Trainer:
         if self._saving is not None:
             await self._saving
         if self.checkpoints is not None and resumable and self.progress.iteration != self.checkpoints.last_iteration:
-            await self._save(await self._in_thread(self._capture))
+            state = await self._in_thread(self._capture)
+            if state is not None:
+                await self._save(state)
         if self.checkpoints is not None:
             self.checkpoints.close()
         if self.decider is not None:
             await self.decider.close(delete=self.is_finished)
+        self._sum.shutdown()
         self._compute.shutdown()
 
     def _publish(self, publication: Publication, decider: Decider) -> None:
@@ -206,14 +210,16 @@ class Trainer:
         self._metrics.iterated(end, phases)
         self._publish(publication, decider)
         if self.checkpoints is not None and self._saving is None and self.checkpoints.due(end.iteration + 1, ended):
-            self._saving = asyncio.ensure_future(self._save(await self._in_thread(self._capture)))
+            state = await self._in_thread(self._capture)
+            if state is not None:
+                self._saving = asyncio.ensure_future(self._save(state))
         return True
 
     def _require_hope(self) -> None:
         if self.rounds.is_hopeless:
             raise HopelessError(
-                f"the gradients of all {len(self.rounds.live)} workers for iteration {self.progress.iteration} were "
-                "rejected, perhaps because training diverges: lower the learning rate, or see what the workers compute"
+                f"none of the gradients of all {len(self.rounds.live)} workers for iteration {self.progress.iteration} "
+                "can be used, perhaps because training diverges: lower the learning rate, or see what workers compute"
             )
 
     async def _something(self, until: float | None = None) -> None:
@@ -263,17 +269,22 @@ class Trainer:
             }
             self._log.write(entry)
 
-    def _capture(self) -> dict[str, Any]:
+    def _capture(self) -> dict[str, Any] | None:
+        """What a checkpoint holds; None if training has diverged, and nobody could go on from here."""
+        if not self.model.vector.isfinite().all():
+            return None
         return self.progress.checkpoint(self.model, self._optimiser, self.members.numbers)
 
     async def _save(self, state: dict[str, Any]) -> None:
         """Write a checkpoint, with what the job has learnt by now or, if that cannot be had, at the last one."""
         assert self.checkpoints is not None
-        if self.decider is not None:
-            self.progress.job_state = await self.decider.export_state() or self.progress.job_state
-        state["job_state"] = self.progress.job_state
-        await asyncio.wrap_future(self.checkpoints.save(state["iteration"], state))
-        self._saving = None
+        try:
+            if self.decider is not None:
+                self.progress.job_state = await self.decider.export_state() or self.progress.job_state
+            state["job_state"] = self.progress.job_state
+            await asyncio.wrap_future(self.checkpoints.save(state["iteration"], state))
+        finally:
+            self._saving = None
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._compute, function, *arguments)

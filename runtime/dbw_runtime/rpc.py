@@ -78,6 +78,7 @@ class Call:
         self._waits = False
         self.identity = gate.admit(context)
         self.job: str | None = None  # for the log
+        self.ended_by: Exception | None = None
 
     async def read(self, kind: type[MessageType]) -> MessageType | None:
         """The next request of a stream; None after the last one."""
@@ -89,13 +90,25 @@ class Call:
         data = await self.wait(self._context.read())
         return None if data is grpc.aio.EOF else data
 
+    async def accept(self) -> None:
+        """Let the caller know, ahead of any response, that its requests are being read."""
+        sending = asyncio.ensure_future(self._context.send_initial_metadata(()))
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            await asyncio.wait([sending])  # gRPC would not know that it was sent, and send it again
+            raise
+
     async def write(self, response: Message) -> None:
         """Send a response on a stream."""
         await self.write_bytes(response.SerializeToString())
 
     async def write_bytes(self, response: bytes) -> None:
         """Send a response on a stream that is serialised already."""
-        await self._context.write(response)
+        try:
+            await self._context.write(response)
+        except grpc.aio.InternalError:  # what gRPC calls a client that has gone
+            raise asyncio.CancelledError from None
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for something that may take long, unless the server stops."""
@@ -110,6 +123,11 @@ class Call:
             raise
         finally:
             self._waits = False
+
+    def end(self, error: Exception) -> None:
+        """End the call with an error, whatever it does. gRPC sends no status for a task that is only cancelled."""
+        self.ended_by = error
+        self.task.cancel()
 
     def stop_waiting(self) -> None:
         """End the call if it waits."""
@@ -144,6 +162,10 @@ def _handler(
             gate.calls.add(call)
             arguments = [call] if method.client_streaming else [parsed(request_type, request), call]
             response: Message | None = await function(*arguments)
+        except asyncio.CancelledError:
+            if call is None or call.ended_by is None:
+                raise  # the client has gone
+            failure = translate(call.ended_by) or _bug(call.ended_by, method, call)
         except Exception as error:
             failure = error if isinstance(error, StatusError) else translate(error) or _bug(error, method, call)
         else:

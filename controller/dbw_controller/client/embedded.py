@@ -1,5 +1,6 @@
 """The controller inside a parameter server: the same job as behind the network, with the same interface."""
 
+import asyncio
 from typing import Unpack
 
 from dbw.v1.controller_pb2 import CreateJobResponse, ExportJobStateResponse
@@ -27,7 +28,7 @@ class EmbeddedTrainingJob(Training):
 
     async def open(self) -> None:
         """Get ready to decide."""
-        warm_up()
+        await asyncio.to_thread(warm_up)
         decision = messages.decision_message(self._job.decision(), include_estimates=False)
         self._talk.created(CreateJobResponse(job=JobMessage(decision=decision)))
         self._talk.settle()

@@ -29,14 +29,14 @@ else:
     COMPILED = True
 
 
-def compiled(kernel: Kernel) -> Kernel:
-    """Compile a kernel, if that is possible here. It must not allocate memory."""
+def compiled(kernel: Kernel, **more: object) -> Kernel:
+    """Compile a kernel, if that is possible here, with more of numba's options. It must not allocate memory."""
     if not COMPILED:
         return kernel
     # Kernels run while other threads do. Handing all columns of a grid from one kernel to another would take as long as
     # what most do with them, so they become one; counting references to columns would take several times as long, and
     # the option that leaves it out is not an official one.
-    options = {"nogil": True, "cache": True, "forceinline": True, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True, "cache": True, "forceinline": True, "_nrt": False, **more}
     while True:
         try:
             machine_code: Kernel = njit(**options)(kernel)

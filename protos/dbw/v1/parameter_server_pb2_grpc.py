@@ -149,6 +149,10 @@ class ParameterServerServiceServicer:
     def PushGradient(self, request_iterator, context):
         """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
         would not be used: the worker then stops sending, and need not notify anything.
+
+        The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
+        initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
+        it sends the pieces. One that does not wait is held back by flow control.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,6 +67,10 @@ class ParameterServerServiceStub:
     PushGradient: _grpc.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
     would not be used: the worker then stops sending, and need not notify anything.
+
+    The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
+    initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
+    it sends the pieces. One that does not wait is held back by flow control.
     """
     NotifyCompletion: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.NotifyCompletionRequest, _parameter_server_pb2.NotifyCompletionResponse]
     """Takes notice of a gradient that was not pushed, because it was too late or interrupted."""
@@ -112,6 +116,10 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     PushGradient: _aio.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]  # type: ignore[assignment]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
     would not be used: the worker then stops sending, and need not notify anything.
+
+    The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
+    initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
+    it sends the pieces. One that does not wait is held back by flow control.
     """
     NotifyCompletion: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.NotifyCompletionRequest, _parameter_server_pb2.NotifyCompletionResponse]  # type: ignore[assignment]
     """Takes notice of a gradient that was not pushed, because it was too late or interrupted."""
@@ -190,6 +198,10 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_parameter_server_pb2.PushGradientResponse, _abc.Awaitable[_parameter_server_pb2.PushGradientResponse]]:
         """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
         would not be used: the worker then stops sending, and need not notify anything.
+
+        The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
+        initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
+        it sends the pieces. One that does not wait is held back by flow control.
         """
 
     @_abc_1.abstractmethod

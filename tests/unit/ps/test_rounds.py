@@ -176,6 +176,13 @@ def test_it_is_hopeless_when_the_gradients_of_all_were_rejected() -> None:
     assert not rounds.is_hopeless
 
 
+def test_it_is_hopeless_when_nobody_sends_a_gradient_that_could_be_used() -> None:
+    rounds = rounds_of(2, k=1)
+    rounds.complete(0, 0, 101.0)
+    rounds.reject(1, 0)
+    assert rounds.is_hopeless
+
+
 EVENTS = ("arrive", "lose", "reject", "leave", "join", "complete")
 
 
