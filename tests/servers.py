@@ -29,12 +29,7 @@ class Server:
 
     def __init__(self, *flags: str, **environment: str) -> None:
         addresses = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", self.module, *addresses, *flags],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        self.process = self._start([*addresses, *flags], environment)
         self.logs: list[dict[str, Any]] = []
         self.other_output: list[str] = []
         self._news = threading.Condition()
@@ -43,6 +38,10 @@ class Server:
         self._reader.start()
         listening = self.wait_for_log("listening")
         self.port, self.metrics_port = listening["grpc_port"], listening["metrics_port"]
+
+    def _start(self, arguments: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", self.module, *arguments]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
 
     @property
     def target(self) -> str:
@@ -124,16 +123,17 @@ class ParameterServer(Server):
 
 def controller(*flags: str, **environment: str) -> "AbstractContextManager[Controller]":
     """A controller that is ready, and is gone afterwards."""
-    return _running(Controller(*flags, **environment))
+    return running(Controller(*flags, **environment))
 
 
 def parameter_server(*flags: str, **environment: str) -> "AbstractContextManager[ParameterServer]":
     """A parameter server that is ready, and is gone afterwards."""
-    return _running(ParameterServer(*flags, **environment))
+    return running(ParameterServer(*flags, **environment))
 
 
 @contextmanager
-def _running(server: AnyServer) -> Iterator[AnyServer]:
+def running(server: AnyServer) -> Iterator[AnyServer]:
+    """A server, once it is ready; it is gone afterwards."""
     try:
         server.wait_for_log("ready")
         yield server

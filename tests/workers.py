@@ -1,17 +1,14 @@
 """Workers whose gradients are known, for tests of a real parameter server: threads, processes to kill, and rogues."""
 
-import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import grpc
 import torch
@@ -19,13 +16,14 @@ from torch import Tensor
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
-from dbw_ps import app, pieces
+from dbw_ps import pieces
 from dbw_ps.checkpoint import CheckpointFolder
 from dbw_ps.client import LinkError, Parameters, ParameterServer
 from dbw_ps.model import FlatModel
 from dbw_ps.tensors import bytes_of
 from dbw_runtime.channel import Connection
-from tests import models, servers
+from tests import models
+from tests.forks import PROCESSES
 from tests.servers import PATIENCE, wait_until
 
 LEARNING_RATE = 0.1  # of a server that is not told another
@@ -273,18 +271,14 @@ class Stop(NamedTuple):
 
 
 STOPS = ("parameters", "half", "pushed")
-# Processes are forked from one that has imported PyTorch already, which takes seconds otherwise. That one calls nothing
-# of gRPC, which forks would not survive.
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.workers", "dbw_ps.app", "torch._dynamo"])
 
 
 class WorkerProcess:
     """A worker in a process of its own."""
 
     def __init__(self, target: str, id_: str, stop: Stop | None = None) -> None:
-        self._pipe, its_end = _processes.Pipe()
-        self._process = _processes.Process(target=_work, args=(target, id_, stop, its_end), daemon=True)
+        self._pipe, its_end = PROCESSES.Pipe()
+        self._process = PROCESSES.Process(target=_work, args=(target, id_, stop, its_end), daemon=True)
         self._process.start()
         its_end.close()
         self.events: list[tuple[str, int, int]] = []  # what happened, at which version, to which worker
@@ -361,63 +355,3 @@ def _work(target: str, id_: str, stop: Stop | None, pipe: "Pipe[Any, Any]") -> N
 def _stand_still(pipe: "Pipe[Any, Any]", version: int, number: int) -> None:
     pipe.send(("stopped", version, number))
     pipe.recv()
-
-
-class ForkedParameterServer(servers.ParameterServer):
-    """A parameter server as `python -m dbw_ps` would be, but there at once."""
-
-    def __init__(self, *flags: str) -> None:
-        receiver, sender = _processes.Pipe(duplex=False)
-        arguments = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json", *flags]
-        process = _processes.Process(target=_serve, args=(arguments, sender), daemon=True)
-        process.start()
-        sender.close()
-        stderr = os.fdopen(os.dup(receiver.fileno()))
-        receiver.close()
-        self.process = cast("subprocess.Popen[str]", _Popen(process, stderr))
-        self.logs, self.other_output = [], []
-        self._news, self._ended = threading.Condition(), False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        listening = self.wait_for_log("listening")
-        self.port, self.metrics_port = listening["grpc_port"], listening["metrics_port"]
-
-
-class _Popen:
-    """What tests use of `subprocess.Popen`, for a forked process."""
-
-    def __init__(self, process: multiprocessing.context.ForkServerProcess, stderr: IO[str]) -> None:
-        self._process, self.stderr = process, stderr
-        self.pid, self.terminate = process.pid, process.terminate
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def send_signal(self, number: signal.Signals) -> None:
-        assert self.pid is not None
-        os.kill(self.pid, number)
-
-    def wait(self, timeout: float) -> int:
-        self._process.join(timeout)
-        assert self._process.exitcode is not None, "it has not ended"
-        return self._process.exitcode
-
-
-def _serve(arguments: list[str], stderr: "Pipe[Any, Any]") -> None:
-    os.dup2(stderr.fileno(), sys.stderr.fileno())
-    stderr.close()
-    sys.exit(app.main(arguments))
-
-
-@contextmanager
-def parameter_server(*flags: str) -> Iterator[ForkedParameterServer]:
-    """A parameter server that is ready, and is gone afterwards."""
-    server = ForkedParameterServer(*flags)
-    try:
-        server.wait_for_log("ready")
-        yield server
-    finally:
-        if server.process.poll() is None:
-            server.kill()
-        assert server.process.stderr is not None
-        server.process.stderr.close()

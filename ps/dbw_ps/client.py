@@ -131,16 +131,22 @@ class ParameterServer:
         self._newest = -1
         self._failures = 0
         self._closing = threading.Event()
+        self._joining = threading.Lock()  # so that nobody joins who has left
 
     @property
     def session(self) -> pb.JoinResponse:
         """What the server told when we joined: our number, the mode, the layout. Joins if need be."""
-        while self._session is None:
-            try:
-                return self._join()
-            except grpc.RpcError as error:
-                self._lost(error)
-        return self._session
+        while True:
+            with self._joining:
+                if self._session is not None:
+                    return self._session
+                if self._closing.is_set():
+                    raise LinkError("this worker has left")
+                try:
+                    return self._join()
+                except (grpc.RpcError, OSError) as error:
+                    problem = error
+            self._lost(problem)
 
     def newer(self, known: Parameters | None) -> Parameters | None:
         """Wait for newer parameters than those that are known; None when training is over."""
@@ -289,7 +295,8 @@ class ParameterServer:
     def close(self, reason: str = "") -> None:
         """Leave, so that nobody waits for us."""
         self._closing.set()
-        session, self._session = self._session, None
+        with self._joining:
+            session, self._session = self._session, None
         if session is not None:
             with suppress(grpc.RpcError, OSError):
                 self._stub.Leave(pb.LeaveRequest(session=session.session, reason=reason), **self._settings())

@@ -12,6 +12,7 @@ from torch import Tensor
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import training_log
 from dbw_runtime.channel import Connection
+from tests.forks import parameter_server
 from tests.reports import failure
 from tests.servers import PATIENCE, ParameterServer, wait_until
 from tests.workers import (
@@ -23,7 +24,6 @@ from tests.workers import (
     first_parameters,
     gradient,
     is_close,
-    parameter_server,
     trained,
     working,
 )
