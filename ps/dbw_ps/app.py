@@ -1,5 +1,6 @@
 """`dbw ps`: serve a parameter server."""
 
+import logging
 import secrets
 import sys
 from argparse import ArgumentParser
@@ -29,6 +30,7 @@ from dbw_runtime.configuration import UsageError, WrongValueError, parse
 from dbw_runtime.memory import keep_large_buffers
 from dbw_runtime.server import begin_log, run
 
+log = logging.getLogger(__name__)
 DESCRIPTION = """Serve a parameter server: it gives parameters to workers, averages the first k gradients that come back
 in each iteration, and updates the parameters. How many to wait for is decided by a controller (--controller), or here
 by the same policies (--policy). Options come from flags, then environment variables, then the TOML file of --config."""
@@ -40,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, _ = parse(parser, PsOptions, "ps", arguments)
     try:
         serve(options)
+    except WrongValueError as error:
+        parser.error(f"--{error}")
     except UsageError as error:
         parser.error(str(error))
     except (OSError, CheckpointFolderError, HopelessError) as error:
@@ -60,7 +64,9 @@ def serve(options: PsOptions) -> None:
     optimiser = Optimiser(model, options.optimizer, options.schedule, options.clip_norm)
     with ExitStack() as open_files:
         folder = None
-        if options.checkpoint_dir is not None:
+        if options.checkpoint_dir is None:
+            log.warning("there is no --checkpoint-dir: what is trained will not be kept", extra={"job": options.job})
+        else:
             folder = CheckpointFolder(options.checkpoint_dir, options.checkpoints_kept)
             open_files.callback(folder.close)
         progress, numbers = begin_or_resume(options, folder, model, optimiser)
@@ -103,7 +109,8 @@ def begin_or_resume(
             f"{options.checkpoint_dir} has checkpoints of an earlier training: "
             "go on from them with --resume, or give another folder"
         )
-    _, state = found
+    iteration, state = found
+    log.info("going on from the checkpoint of iteration %d", iteration, extra={"job": options.job})
     try:
         return Progress.resume(state, model, optimiser), state["workers"]
     except ValueError as error:

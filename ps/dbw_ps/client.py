@@ -129,7 +129,7 @@ class ParameterServer:
         self._session: pb.JoinResponse | None = None
         self._subscription: Subscription | None = None
         self._newest = -1
-        self._failures = 0
+        self._failures, self._was_there = 0, False
         self._closing = threading.Event()
         self._joining = threading.Lock()  # so that nobody joins who has left
 
@@ -192,7 +192,7 @@ class ParameterServer:
             part_squared_norms=part_squared_norms,
             compute_seconds=compute_seconds,
         )
-        vector = on_the_wire(gradient, session)
+        vector = on_the_wire(gradient, session)  # refuses what is no gradient of this model
         header.total_bytes = vector.nbytes
         try:
             messages = pieces.cut(header, vector)
@@ -250,7 +250,7 @@ class ParameterServer:
             request.layout.CopyFrom(messages.layout_message(self._layout))
         session = self._stub.Join(request, **self._settings())
         log.info("joined", extra={"worker": session.worker, "worker_id": self._worker_id})
-        self._session, self._newest = session, -1
+        self._session, self._newest, self._was_there = session, -1, True
         self._subscription = None
         if session.sync_mode != sync_mode_pb2.SYNC_MODE_PULL:
             subscribe: Any = self._channel.unary_stream(f"{SERVICE}Subscribe", pb.SubscribeRequest.SerializeToString)
@@ -285,7 +285,10 @@ class ParameterServer:
         if reason_of(error) in FINAL:
             raise LinkError(describe(error)) from error
         level = logging.DEBUG if self._failures else logging.WARNING
-        log.log(level, "the parameter server was lost, joining again: %s", describe(error))
+        text = "the parameter server %s was lost, joining again: %s"
+        if not self._was_there:
+            text = "the parameter server %s cannot be reached, trying again; does it run, and use TLS as we do? %s"
+        log.log(level, text, self._connection.target, describe(error), extra={"worker_id": self._worker_id})
         self._closing.wait(min(0.05 * 2**self._failures, 2.0))
         self._failures = min(self._failures + 1, 10)
 
@@ -308,15 +311,18 @@ class ParameterServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("done" if error is None else repr(error))
+        self.close("" if error is None else repr(error))
 
 
 def on_the_wire(vector: torch.Tensor, session: pb.JoinResponse) -> memoryview:
     """A gradient and the model's buffers as bytes: the gradient in the type that the server would like."""
+    layout = messages.layout_from(session.layout)
+    if not isinstance(vector, torch.Tensor) or vector.shape != (layout.elements,):
+        raise ValueError(f"a gradient must be a tensor of {layout.elements} elements, as the parameters are")
     kind = messages.TYPES[session.gradient_type]
     vector = vector.detach().to("cpu", torch.float32).contiguous()
     if kind is not torch.float32:
-        trained = messages.layout_from(session.layout).parameter_elements
+        trained = layout.parameter_elements
         parts = [vector[:trained].to(kind).view(torch.uint8), vector[trained:].view(torch.uint8)]
         vector = torch.cat(parts)
     return bytes_of(vector)

@@ -8,6 +8,7 @@ from dbw.v1.iteration_pb2 import Decision
 from dbw.v1.job_pb2 import JobSpec as JobSpecMessage
 from dbw_controller import messages
 from dbw_controller.client import Summary
+from dbw_controller.client.settings import whole_state
 from dbw_controller.errors import JobError
 from dbw_controller.policies import POLICIES, Policy, create_policy
 from dbw_controller.spec import JobSpec, SyncMode
@@ -84,3 +85,8 @@ def spec_of(policy: str | None, sync_mode: SyncMode) -> JobSpecMessage:
     if policy is None:
         message.ClearField("policy")
     return message
+
+
+def learnt_iterations(state: bytes) -> int:
+    """From how many iterations a job has learnt what it exported."""
+    return whole_state(state).header.learnt_iterations

@@ -41,8 +41,8 @@ class Intake:
             outcome = OUTCOMES[verdict], "" if verdict is Verdict.USED else verdict.value
         except RejectedError as error:
             self._trainer.rejected(member, header.version)
-            about = {"worker": member.number, "worker_id": member.id, "version": header.version}
-            log.warning("a gradient was rejected: %s", error, extra=about)
+            about = {"job": self._trainer.plan.job, "worker": member.number, "worker_id": member.id}
+            log.warning("a gradient was rejected: %s", error, extra=about | {"version": header.version})
             outcome = error.outcome, str(error)
         name = pb.GradientOutcome.Name(outcome[0]).removeprefix("GRADIENT_OUTCOME_")
         self._metrics.gradients.labels(name.lower()).inc()

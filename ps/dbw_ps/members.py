@@ -5,6 +5,7 @@ Members hold no clock: times are seconds on any clock that does not go back.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dbw_ps.errors import InvalidWorkerError, SessionNotFoundError, SessionReplacedError
@@ -87,6 +88,12 @@ class Members:
     def leave(self, member: Member) -> None:
         """End a worker's session."""
         member.live = False
+
+    def suspect(self, session: str, now: float, seconds: float) -> None:
+        """Give a worker up after so many seconds, unless it is heard of by then."""
+        with suppress(SessionNotFoundError, SessionReplacedError):
+            member = self.of(session, 0.0)
+            member.heard = min(member.heard, now - self._timeout + seconds)
 
     def expire(self, now: float) -> list[Member]:
         """Give up those of which nothing was heard for too long."""

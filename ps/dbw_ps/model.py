@@ -50,6 +50,11 @@ class Layout:
         """How many numbers the buffers have."""
         return sum(spec.elements for spec in self.buffers)
 
+    @property
+    def elements(self) -> int:
+        """How many elements a vector has."""
+        return self.parameter_elements + self.buffer_elements
+
     def difference(self, other: "Layout") -> str | None:
         """What is wrong with another layout when this one is expected: the first thing, in words; None if nothing."""
         return _difference("parameter", self.parameters, other.parameters) or _difference(

@@ -18,7 +18,7 @@ from dbw_ps.members import Member
 from dbw_ps.metrics import Metrics
 from dbw_ps.publisher import Publication
 from dbw_ps.tensors import warm_up
-from dbw_ps.trainer import Trainer
+from dbw_ps.trainer import HopelessError, Trainer
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed
 
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
 # Heartbeats come so many times within the time-out.
 HEARTBEATS = 5
+# A worker whose stream breaks has so long to be heard of, or to join again: mostly it is dead.
+BROKEN_SECONDS = 2.0
 
 
 class Terms(NamedTuple):
@@ -62,9 +64,17 @@ class ParameterServerService:
 
     async def done(self) -> None:
         """Return when training is over and the workers know it, or raise what went wrong."""
-        await asyncio.shield(self._training)
+        try:
+            await asyncio.shield(self._training)
+        except HopelessError as error:
+            log.error("training has failed: %s", error, extra={"job": self._terms.job})
+            raise
         if self._trainer.is_finished:
-            log.info("training is over", extra={"job": self._terms.job, "iteration": self._trainer.progress.iteration})
+            progress = self._trainer.progress
+            about = {"iteration": progress.iteration, "loss": progress.loss, "seconds": round(progress.seconds, 3)}
+            log.info("training is over", extra={"job": self._terms.job, **about})
+            if self._members.any_to_tell:
+                log.info("waiting for workers to take notice, up to %g s", self._terms.linger_seconds)
             deadline = self._trainer.now() + self._terms.linger_seconds
             while self._members.any_to_tell and self._trainer.now() < deadline:
                 await asyncio.sleep(min(0.05, self._terms.linger_seconds))
@@ -76,11 +86,12 @@ class ParameterServerService:
         self._watching.cancel()
         self._trainer.stop()
         await asyncio.wait([self._training])
-        await self._trainer.finish(resumable=self._training.exception() is None)
+        error = self._training.exception()
+        await self._trainer.finish(resumable=error is None or isinstance(error, HopelessError))
 
     async def _give_up_silent_workers(self) -> None:
         while True:
-            await asyncio.sleep(self._terms.worker_timeout / HEARTBEATS)
+            await asyncio.sleep(min(self._terms.worker_timeout / HEARTBEATS, BROKEN_SECONDS / 2))
             for member in self._members.expire(self._trainer.now()):
                 log.warning("nothing was heard of a worker, it is given up", extra=self._about(member))
                 self._metrics.given_up.inc()
@@ -147,13 +158,22 @@ class ParameterServerService:
         known = request.known_version if request.HasField("known_version") else None
         member = self._member(request.session, call)
         with self._serving(member, call):
-            while True:
-                publication = await call.wait(self._trainer.publisher.newer(known))
-                self._member(request.session, call)
-                if await self._send(publication, known, member, call):
-                    known = publication.version
-                    if publication.finished:
-                        return
+            try:
+                await self._send_all(member, known, request.session, call)
+            except asyncio.CancelledError:
+                self._members.suspect(request.session, self._trainer.now(), BROKEN_SECONDS)
+                raise
+
+    async def _send_all(self, member: Member, known: int | None, session: str, call: Call) -> None:
+        while True:
+            publication = await call.wait(self._trainer.publisher.newer(known))
+            if not member.live:
+                return  # it has left
+            self._member(session, call)
+            if await self._send(publication, known, member, call):
+                known = publication.version
+                if publication.finished:
+                    return
 
     async def _send(self, publication: Publication, known: int | None, member: Member, call: Call) -> bool:
         """Send parameters, as long as there are no newer ones; returns whether that came to its end."""

@@ -13,7 +13,7 @@ import torch
 from dbw.v1.iteration_pb2 import EndCause
 from dbw_ps.aggregate import Aggregate, Moments
 from dbw_ps.checkpoint import CheckpointWriter
-from dbw_ps.decisions import Decider
+from dbw_ps.decisions import Decider, learnt_iterations
 from dbw_ps.gradient import IncomingGradient
 from dbw_ps.members import Member, Members
 from dbw_ps.metrics import Metrics
@@ -63,7 +63,7 @@ class Trainer:
         self.rounds = Rounds(progress.iteration, plan.max_wait)
         self.decider: Decider | None = None  # as soon as training has begun
         self.now = clock
-        self._plan, self._optimiser, self._aggregate, self._metrics = plan, optimiser, aggregate, metrics
+        self.plan, self._optimiser, self._aggregate, self._metrics = plan, optimiser, aggregate, metrics
         self._log = training_log
         self._began = clock() - progress.seconds
         self._compute = ThreadPoolExecutor(1, "compute")
@@ -136,21 +136,21 @@ class Trainer:
         if first.finished:
             self.publisher.publish(first)
             return
-        while len(self.members.live) < self._plan.min_workers and not self._stopping:
+        while len(self.members.live) < self.plan.min_workers and not self._stopping:
             await self._something()
         if self._stopping:
             return
         log.info(
             "training begins",
             extra={
-                "job": self._plan.job,
+                "job": self.plan.job,
                 "iteration": self.progress.iteration,
                 "live_workers": len(self.members.live),
             },
         )
-        self.decider = self._plan.make_decider(self.members.live, self.progress.iteration)
+        self.decider = self.plan.make_decider(self.members.live, self.progress.iteration)
         await self.decider.open()
-        if self.progress.job_state is not None:
+        if self.progress.job_state is not None and not self.decider.on_fallback:
             await self.decider.import_state(self.progress.job_state)
         self._began = self.now() - self.progress.seconds
         self._publish(first, self.decider)
@@ -251,7 +251,7 @@ class Trainer:
         return publication, {"update": updated - begin, "publish": self.now() - updated}
 
     def _serialise(self) -> Publication:
-        return serialise(self.model, self.progress.iteration, self._plan.goal.is_reached(self.progress))
+        return serialise(self.model, self.progress.iteration, self.plan.goal.is_reached(self.progress))
 
     def _write_log(self, end: End, moments: Moments, rate: float) -> None:
         if self._log is not None:
@@ -279,12 +279,24 @@ class Trainer:
         """Write a checkpoint, with what the job has learnt by now or, if that cannot be had, at the last one."""
         assert self.checkpoints is not None
         try:
-            if self.decider is not None:
-                self.progress.job_state = await self.decider.export_state() or self.progress.job_state
+            if self.decider is not None and not self.decider.on_fallback:
+                await self._exchange_learnt(self.decider)
             state["job_state"] = self.progress.job_state
-            await asyncio.wrap_future(self.checkpoints.save(state["iteration"], state))
+            if await asyncio.wrap_future(self.checkpoints.save(state["iteration"], state)):
+                log.info("checkpoint written", extra={"job": self.plan.job, "iteration": state["iteration"]})
         finally:
             self._saving = None
+
+    async def _exchange_learnt(self, decider: Decider) -> None:
+        """Take over what the job has learnt; or give it back, if the controller has lost it."""
+        found, known = await decider.export_state(), self.progress.job_state
+        if found is None:
+            return
+        if known is not None and learnt_iterations(found) < learnt_iterations(known):
+            log.info("giving back what the controller has lost", extra={"job": self.plan.job})
+            await decider.import_state(known)
+        else:
+            self.progress.job_state = found
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._compute, function, *arguments)

@@ -23,10 +23,10 @@ class Connection:
 
     target: str  # HOST:PORT
     tls: bool = False  # with the system's authorities, unless `tls_ca` says otherwise
-    tls_ca: Path | None = None
-    tls_cert: Path | None = None  # the client's own, for mTLS
-    tls_key: Path | None = None
-    token_file: Path | None = None  # a file that holds a bearer token and nothing else
+    tls_ca: Path | str | None = None
+    tls_cert: Path | str | None = None  # the client's own, for mTLS
+    tls_key: Path | str | None = None
+    token_file: Path | str | None = None  # a file that holds a bearer token and nothing else
 
     def __post_init__(self) -> None:
         if ":" not in self.target:
@@ -52,7 +52,7 @@ class Connection:
         """What goes with every call."""
         if self.token_file is None:
             return ()
-        token = self.token_file.read_bytes().decode("ascii", "replace").strip()
+        token = Path(self.token_file).read_bytes().decode("ascii", "replace").strip()
         if not token.isprintable() or " " in token or not token.isascii():
             raise OSError(f"{self.token_file} must hold a bearer token and nothing else")
         return (("authorization", f"Bearer {token}"),)
@@ -61,5 +61,5 @@ class Connection:
         if not (self.tls or self.tls_ca or self.tls_cert):
             return None
         paths = (self.tls_ca, self.tls_key, self.tls_cert)
-        ca, key, cert = (None if path is None else path.read_bytes() for path in paths)
+        ca, key, cert = (None if path is None else Path(path).read_bytes() for path in paths)
         return grpc.ssl_channel_credentials(ca, key, cert)

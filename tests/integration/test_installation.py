@@ -27,6 +27,7 @@ def test_the_wheel_has_stubs_types_and_the_proto_files_for_other_languages(wheel
     assert {"dbw/py.typed", "dbw/v1/controller.proto", "dbw/v1/controller_pb2_grpc.pyi"} <= names
     assert {"dbw_controller/py.typed", "dbw_controller/job.py", "dbw_controller/policies/dbw.py"} <= names
     assert {"dbw_runtime/py.typed", "dbw_runtime/cli.py"} <= names
+    assert {"dbw_ps/py.typed", "dbw_ps/rounds.py"} <= names
 
 
 @pytest.fixture(scope="module")

@@ -80,3 +80,21 @@ def test_an_id_must_be_printable(worker_id: str) -> None:
 @pytest.mark.parametrize("worker_id", ["a", "a b", "x" * 128, "pod-3/gpu:0"])
 def test_such_ids_are_fine(worker_id: str) -> None:
     assert Members("n", 10.0).join(worker_id, 0.0)[0].id == worker_id
+
+
+def test_one_whose_connection_breaks_is_given_up_soon_unless_it_is_heard_of() -> None:
+    members = Members("n", 30.0)
+    (dead, dead_session), (_, session) = members.join("dead", 0.0), members.join("alive", 0.0)
+    for broken in (dead_session, session, "n-7-1"):
+        members.suspect(broken, 10.0, seconds=2.0)
+    members.of(session, 11.0)
+    assert members.expire(12.0) == []
+    assert members.expire(12.1) == [dead]
+    assert members.expire(40.0) == []
+
+
+def test_a_broken_connection_does_not_prolong_a_silence() -> None:
+    members = Members("n", 1.0)
+    member, session = members.join("a", 0.0)
+    members.suspect(session, 0.5, seconds=2.0)
+    assert members.expire(1.1) == [member]
