@@ -1,9 +1,11 @@
 """What a worker imports: its link to the parameter server, which outlives restarts of that and of the network.
 
+```python
 with ParameterServer(Connection("ps:50052"), "worker-3") as server:
-while (parameters := server.newer(parameters)) is not None:      # None: training is over
-gradient, loss = compute(parameters.vector)                  # until server.is_outdated(parameters)
-server.push(parameters, gradient, loss)
+    while (parameters := server.newer(parameters)) is not None:  # None: training is over
+        gradient, loss = compute(parameters.vector)  # until server.is_outdated(parameters)
+        server.push(parameters, gradient, loss)
+```
 """
 
 import logging

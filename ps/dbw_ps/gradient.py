@@ -28,6 +28,10 @@ class MalformedError(RejectedError):
     outcome = pb.GRADIENT_OUTCOME_MALFORMED
 
 
+class BrokenOffError(MalformedError):
+    """The rest of a gradient did not come: perhaps its worker has died, and it comes again."""
+
+
 class NotFiniteError(RejectedError):
     """A gradient has elements, or a loss, that are not finite."""
 

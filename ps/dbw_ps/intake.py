@@ -5,7 +5,7 @@ import logging
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
-from dbw_ps.gradient import IncomingGradient, MalformedError, RejectedError
+from dbw_ps.gradient import BrokenOffError, IncomingGradient, RejectedError
 from dbw_ps.members import Member
 from dbw_ps.messages import OUTCOMES
 from dbw_ps.metrics import Metrics
@@ -26,8 +26,8 @@ class Intake:
     shared the wire.
     """
 
-    def __init__(self, trainer: Trainer, staged: int, metrics: Metrics) -> None:
-        self._trainer, self._metrics = trainer, metrics
+    def __init__(self, trainer: Trainer, staged: int, patience: float, metrics: Metrics) -> None:
+        self._trainer, self._patience, self._metrics = trainer, patience, metrics
         self._room = asyncio.Semaphore(staged)
 
     async def take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
@@ -40,7 +40,8 @@ class Intake:
                 self._trainer.late(member, header.version)
             outcome = OUTCOMES[verdict], "" if verdict is Verdict.USED else verdict.value
         except RejectedError as error:
-            self._trainer.rejected(member, header.version)
+            broken_off = isinstance(error, BrokenOffError)  # also how the call of a worker ends that was killed
+            (self._trainer.lost if broken_off else self._trainer.rejected)(member, header.version)
             about = {"job": self._trainer.plan.job, "worker": member.number, "worker_id": member.id}
             log.warning("a gradient was rejected: %s", error, extra=about | {"version": header.version})
             outcome = error.outcome, str(error)
@@ -84,10 +85,17 @@ class Intake:
             with self._metrics.staged.track_inprogress():
                 await call.accept()  # which the worker waits for
                 while not gradient.is_complete:
-                    piece = piece_from(await call.read_bytes())
-                    if piece is None:
-                        raise MalformedError("pieces are missing at its end")
-                    self._take_piece(gradient, piece)
+                    self._take_piece(gradient, await self._next_piece(call))
+
+    async def _next_piece(self, call: Call) -> Piece:
+        try:
+            async with asyncio.timeout(self._patience):  # others wait for its place
+                piece = piece_from(await call.read_bytes())
+        except TimeoutError:
+            raise BrokenOffError(f"no piece of it came for {self._patience:g} seconds") from None
+        if piece is None:
+            raise BrokenOffError("pieces are missing at its end")
+        return piece
 
     def _take_piece(self, gradient: IncomingGradient, piece: Piece) -> None:
         gradient.take(piece)

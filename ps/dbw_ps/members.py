@@ -71,7 +71,7 @@ class Members:
 
     def of(self, session: str, now: float) -> Member:
         """The worker of a session, of which something was heard."""
-        nonce, _, rest = session.partition("-")
+        nonce, _, rest = session[:64].partition("-")
         number, _, count = rest.partition("-")
         if nonce != self._nonce or not (number.isdecimal() and count.isdecimal()):
             raise SessionNotFoundError

@@ -48,7 +48,7 @@ class Metrics:
         progress, checkpoints = trainer.progress, trainer.checkpoints
         self._gauge("live_workers", "Workers that are alive", lambda: len(trainer.rounds.live))
         self._gauge("iteration", "The iteration under way", lambda: progress.iteration)
-        self._gauge("k", "Gradients that it waits for", lambda: trainer.decider.k if trainer.decider else math.nan)
+        self._gauge("k", "Gradients that it waits for", lambda: trainer.k)
         self._gauge("loss", "Mean loss of the last iteration", lambda: _known(progress.loss))
         self._gauge(
             "fallback", "1 while k is no decision", lambda: bool(trainer.decider and trainer.decider.on_fallback)

@@ -73,7 +73,7 @@ def decode(message: bytes) -> Piece:
         elif kind in (_FIXED32, _FIXED64):
             length = 4 if kind == _FIXED32 else 8
         else:
-            raise PieceError(f"a field of wire type {kind}, which protobuf does not have")
+            raise PieceError(f"a field of wire type {kind}, which is not in use")
         if length > len(view) - at:
             raise PieceError(f"a field of {length} bytes, of which {len(view) - at} are there")
         content, at = view[at : at + length], at + length

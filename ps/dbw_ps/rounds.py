@@ -96,7 +96,9 @@ class Rounds:
     def is_hopeless(self) -> bool:
         """Whether the current iteration cannot end: no worker that is alive has sent what can be used, or will."""
         now, useless = self._current, (Fate.REJECTED, Fate.LATE)
-        return now is not None and bool(self._live) and all(now.fates.get(w) in useless for w in self._live)
+        if now is None or not self._live or Fate.LOST in now.fates.values():  # whose worker may come back
+            return False
+        return all(now.fates.get(worker) in useless for worker in self._live)
 
     @property
     def wake_at(self) -> float | None:

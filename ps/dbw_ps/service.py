@@ -48,7 +48,8 @@ class ParameterServerService:
 
     def __init__(self, trainer: Trainer, terms: Terms, metrics: Metrics) -> None:
         self._trainer, self._members, self._terms, self._metrics = trainer, trainer.members, terms, metrics
-        self._intake = Intake(trainer, terms.staged_gradients, metrics)
+        patience = 2 * terms.worker_timeout  # a worker of which nothing at all is heard is given up before
+        self._intake = Intake(trainer, terms.staged_gradients, patience, metrics)
         self._calls: dict[int, set[Call]] = {}  # of each worker
         metrics.observe(trainer)
 
@@ -86,8 +87,7 @@ class ParameterServerService:
         self._watching.cancel()
         self._trainer.stop()
         await asyncio.wait([self._training])
-        error = self._training.exception()
-        await self._trainer.finish(resumable=error is None or isinstance(error, HopelessError))
+        await self._trainer.finish()
 
     async def _give_up_silent_workers(self) -> None:
         while True:
@@ -96,8 +96,7 @@ class ParameterServerService:
                 log.warning("nothing was heard of a worker, it is given up", extra=self._about(member))
                 self._metrics.given_up.inc()
                 self._trainer.left(member)
-                for call in self._calls.pop(member.number, set()):
-                    call.end(SessionNotFoundError())
+                self._end_calls(member, SessionNotFoundError())
 
     def _about(self, member: Member) -> dict[str, object]:
         return {"job": self._terms.job, "worker": member.number, "worker_id": member.id}
@@ -105,6 +104,10 @@ class ParameterServerService:
     def _member(self, session: str, call: Call) -> Member:
         call.job = self._terms.job
         return self._members.of(session, self._trainer.now())
+
+    def _end_calls(self, member: Member, error: Exception) -> None:
+        for call in self._calls.pop(member.number, set()):
+            call.end(error)
 
     @contextmanager
     def _serving(self, member: Member, call: Call) -> Iterator[None]:
@@ -125,8 +128,7 @@ class ParameterServerService:
             if difference is not None:
                 raise ModelDiffersError(difference)
         member, session = self._members.join(request.worker_id, self._trainer.now())
-        for earlier in self._calls.pop(member.number, set()):
-            earlier.end(SessionReplacedError(member.id))
+        self._end_calls(member, SessionReplacedError(member.id))
         log.info("a worker has joined", extra=self._about(member))
         self._trainer.joined(member)
         return pb.JoinResponse(
@@ -144,6 +146,7 @@ class ParameterServerService:
         self._members.leave(member)
         log.info("a worker has left: %s", request.reason[:200] or "no reason given", extra=self._about(member))
         self._trainer.left(member)
+        self._end_calls(member, SessionNotFoundError())
         return pb.LeaveResponse()
 
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
@@ -167,8 +170,6 @@ class ParameterServerService:
     async def _send_all(self, member: Member, known: int | None, session: str, call: Call) -> None:
         while True:
             publication = await call.wait(self._trainer.publisher.newer(known))
-            if not member.live:
-                return  # it has left
             self._member(session, call)
             if await self._send(publication, known, member, call):
                 known = publication.version
@@ -249,7 +250,7 @@ class ParameterServerService:
             loss=trainer.progress.loss,
         )
         if trainer.decider is not None:
-            status.k, status.decision_source = trainer.decider.k, self._source(trainer.decider)
+            status.k, status.decision_source = trainer.k, self._source(trainer.decider)
         if (checkpoints := trainer.checkpoints) is not None and checkpoints.last_time is not None:
             status.checkpoint_iteration = checkpoints.last_iteration or 0
             status.checkpoint_age_seconds = now - checkpoints.last_time

@@ -62,6 +62,7 @@ class Trainer:
         self.publisher = Publisher()
         self.rounds = Rounds(progress.iteration, plan.max_wait)
         self.decider: Decider | None = None  # as soon as training has begun
+        self.k = 0  # how many gradients the iteration under way waits for
         self.now = clock
         self.plan, self._optimiser, self._aggregate, self._metrics = plan, optimiser, aggregate, metrics
         self._log = training_log
@@ -154,22 +155,32 @@ class Trainer:
             await self.decider.import_state(self.progress.job_state)
         self._began = self.now() - self.progress.seconds
         self._publish(first, self.decider)
-        while not self.is_finished and await self._iterate(self.decider):
-            pass
+        try:
+            while not self.is_finished and await self._iterate(self.decider):
+                pass
+        except HopelessError:
+            await self._save_last()
+            raise
+        await self._save_last()
 
     def stop(self) -> None:
         """Let `run` return at the next point from which training can be resumed."""
         self._stopping = True
         self._happened.set()
 
-    async def finish(self, resumable: bool) -> None:
-        """Save what must not be lost, once `run` has returned."""
+    async def _save_last(self) -> None:
+        """Write what training ends with, or can be resumed from, before any worker may think that it is over."""
         if self._saving is not None:
             await self._saving
-        if self.checkpoints is not None and resumable and self.progress.iteration != self.checkpoints.last_iteration:
+        if self.checkpoints is not None and self.progress.iteration != self.checkpoints.last_iteration:
             state = await self._in_thread(self._capture)
             if state is not None:
                 await self._save(state)
+
+    async def finish(self) -> None:
+        """Let everything go, once `run` has returned."""
+        if self._saving is not None:
+            await self._saving
         if self.checkpoints is not None:
             self.checkpoints.close()
         if self.decider is not None:
@@ -181,7 +192,7 @@ class Trainer:
         """Begin an iteration, unless training is over."""
         self.publisher.publish(publication)
         if not publication.finished:
-            self._published, self._decided_k = self.now(), decider.k
+            self._published, self.k = self.now(), decider.k
             decision = decider.decision
             timed = decision is not None and decision.HasField("deadline_seconds")
             self.rounds.begin(decider.k, self._published, decision.deadline_seconds if decision and timed else None)
@@ -201,10 +212,11 @@ class Trainer:
         moments = await self._in_thread(self._aggregate.finish)
         aggregated = self.now()
         self.progress.ended(moments.loss, aggregated - self._began)
-        rate = self._optimiser.learning_rate
+        rate = self._optimiser.learning_rate  # both before the step, which changes them
+        effective = self._optimiser.effective_learning_rate(moments.mean_squared_norm)
         self._write_log(end, moments, rate)
         (publication, phases), _ = await asyncio.gather(
-            self._in_thread(self._update, moments), self._decide(decider, end, moments, rate)
+            self._in_thread(self._update, moments), self._decide(decider, end, moments, rate, effective)
         )
         phases |= {"wait": end.seconds, "aggregate": aggregated - ended}
         self._metrics.iterated(end, phases)
@@ -229,7 +241,7 @@ class Trainer:
                 await self._happened.wait()
         self._happened.clear()
 
-    async def _decide(self, decider: Decider, end: End, moments: Moments, rate: float) -> None:
+    async def _decide(self, decider: Decider, end: End, moments: Moments, rate: float, effective: float | None) -> None:
         for arrival in self.rounds.take_arrivals():
             decider.arrived(arrival.seconds, arrival.worker, arrival.iteration)
         await decider.end_iteration(
@@ -239,7 +251,7 @@ class Trainer:
             published_seconds=self._published,
             lost_gradients=end.lost,
             learning_rate=rate,
-            effective_learning_rate=self._optimiser.effective_learning_rate(moments.mean_squared_norm),
+            effective_learning_rate=effective,
             **moments._asdict(),
         )
 
@@ -259,7 +271,7 @@ class Trainer:
                 "iteration": end.iteration,
                 "seconds": self.progress.seconds,
                 "k": end.k,
-                "decided_k": self._decided_k,
+                "decided_k": self.k,
                 "live_workers": len(self.rounds.live),
                 "end_cause": end.cause.name.lower(),
                 "duration_seconds": end.seconds,

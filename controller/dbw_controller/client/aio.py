@@ -82,7 +82,6 @@ class AsyncTrainingJob(Training):
             log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False
         self._talk.imported(response.job.decision)
-        self._talk.settle()
         return True
 
     async def _stay_attached(self) -> None:

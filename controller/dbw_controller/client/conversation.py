@@ -228,8 +228,10 @@ class Conversation:
 
     def imported(self, decision: Decision) -> None:
         """Take in the decision that a state was imported for; k may change in the middle of an iteration."""
-        self._settled = False
-        self._take(decision)
+        if decision.iteration == self.iteration:  # otherwise the next one is waited for
+            self._settled = False
+            self._take(decision)
+            self.settle()
 
     def _take(self, decision: Decision) -> None:
         if decision.iteration == self.iteration and not self._settled:

@@ -56,7 +56,6 @@ class EmbeddedTrainingJob(Training):
             log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False
         self._talk.imported(messages.decision_message(decision, include_estimates=False))
-        self._talk.settle()
         return True
 
     async def close(self, delete: bool = False) -> None:

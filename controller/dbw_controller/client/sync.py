@@ -91,7 +91,6 @@ class TrainingJob(Training):
             return False
         with self._changed:
             self._talk.imported(response.job.decision)
-            self._talk.settle()
         return True
 
     def _stay_attached(self) -> None:

@@ -127,7 +127,7 @@ class _DecisionSource:
 class _DecisionSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DecisionSource.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     DECISION_SOURCE_UNSPECIFIED: _DecisionSource.ValueType  # 0
-    """Never sent."""
+    """There is none yet: the training has not begun."""
     DECISION_SOURCE_CONTROLLER: _DecisionSource.ValueType  # 1
     """From a controller."""
     DECISION_SOURCE_EMBEDDED: _DecisionSource.ValueType  # 2
@@ -139,7 +139,7 @@ class DecisionSource(_DecisionSource, metaclass=_DecisionSourceEnumTypeWrapper):
     """Where a parameter server has its k from."""
 
 DECISION_SOURCE_UNSPECIFIED: DecisionSource.ValueType  # 0
-"""Never sent."""
+"""There is none yet: the training has not begun."""
 DECISION_SOURCE_CONTROLLER: DecisionSource.ValueType  # 1
 """From a controller."""
 DECISION_SOURCE_EMBEDDED: DecisionSource.ValueType  # 2

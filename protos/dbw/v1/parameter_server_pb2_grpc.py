@@ -140,7 +140,8 @@ class ParameterServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullParameters(self, request, context):
-        """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over.
+        """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
+        ones are there when it begins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,7 +63,9 @@ class ParameterServerServiceStub:
     so that a worker can interrupt itself before the parameters are there.
     """
     PullParameters: _grpc.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]
-    """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over."""
+    """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
+    ones are there when it begins.
+    """
     PushGradient: _grpc.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
     would not be used: the worker then stops sending, and need not notify anything.
@@ -112,7 +114,9 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     so that a worker can interrupt itself before the parameters are there.
     """
     PullParameters: _aio.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]  # type: ignore[assignment]
-    """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over."""
+    """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
+    ones are there when it begins.
+    """
     PushGradient: _aio.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]  # type: ignore[assignment]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
     would not be used: the worker then stops sending, and need not notify anything.
@@ -188,7 +192,9 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _parameter_server_pb2.PullParametersRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameter_server_pb2.PullParametersResponse], _abc.AsyncIterator[_parameter_server_pb2.PullParametersResponse]]:
-        """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over."""
+        """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
+        ones are there when it begins.
+        """
 
     @_abc_1.abstractmethod
     def PushGradient(

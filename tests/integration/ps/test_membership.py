@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import torch
 import trustme
 from torch import Tensor
 
@@ -153,3 +154,17 @@ def test_a_worker_without_a_token_is_refused_and_others_train(tmp_path: Path) ->
         assert friend.used == list(range(5))
         friend.close()
         assert server.wait() == 0
+
+
+def test_a_gradient_that_stalls_does_not_keep_others_from_sending_theirs() -> None:
+    """Its worker goes on to say that it is alive, and long gradients come in one after the other."""
+    flags = ("--model", "tests.models:large", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "2")
+    with parameter_server(*flags) as server, Rogue(server.target) as rogue, working(server.target, 1) as (worker,):
+        worker.wait_for(0)
+        vector = torch.zeros(len(worker.seen[0]))
+        push = rogue.begin_push()
+        push.send(rogue.half(0, vector))
+        while not push.call.done():
+            assert rogue.version == 0  # which is a heartbeat
+        assert push.end().message.startswith("no piece of it came for 4 seconds")
+        worker.wait_for(1)

@@ -186,7 +186,7 @@ def test_paper_a_late_worker_goes_on_with_the_newest_parameters(mode: str) -> No
     """Push & Interrupt stops it at once; the others let it finish, and no version in between is computed."""
     gate = threading.Event()
     flags = ("--model", "tests.models:tiny", "--sync-mode", mode, "--policy", "static:1", "--min-workers", "2")
-    with parameter_server(*flags, "--iterations", "40") as server:
+    with parameter_server(*flags, "--iterations", "400") as server:
         slow, fast = Interruptible(server.target, "slow", gate), Interruptible(server.target, "fast")
         if mode != "push-interrupt":
             with server.stub() as stub:
