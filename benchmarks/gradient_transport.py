@@ -40,6 +40,7 @@ from benchmarks._harness import Bar, Report, Spread, ratio, run
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps.client import ParameterServer
 from dbw_runtime.channel import Connection
+from dbw_runtime.memory import keep_large_buffers
 
 RESNET_ELEMENTS, LENET_ELEMENTS = 11_181_642, 431_080  # of ResNet-18 and LeNet: 45 and 1.7 MB
 WORKERS = 8
@@ -150,6 +151,7 @@ class Team:
 
 def work(commands: Pipe, together: Barrier, number: int, target: str, elements: int) -> None:
     """Be a worker: push a gradient whenever told to."""
+    keep_large_buffers()
     torch.set_num_threads(1)
     gradient = torch.randn(elements)
     with ParameterServer(Connection(target), f"worker-{number}") as link:
