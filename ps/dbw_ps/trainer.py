@@ -169,7 +169,7 @@ class Trainer:
         self._happened.set()
 
     async def _save_last(self) -> None:
-        """Write what training ends with, or can be resumed from, before any worker may think that it is over."""
+        """Write what training ends with, or can be resumed from, unless that was done."""
         if self._saving is not None:
             await self._saving
         if self.checkpoints is not None and self.progress.iteration != self.checkpoints.last_iteration:
