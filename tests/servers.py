@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import grpc
 
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw.v1.parameter_server_pb2 import GetStatusRequest, GetStatusResponse
 from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
 
 AnyServer = TypeVar("AnyServer", bound="Server")
@@ -119,6 +120,11 @@ class ParameterServer(Server):
         """A connection to it."""
         with grpc.insecure_channel(self.target) as channel:
             yield ParameterServerServiceStub(channel)
+
+    def status(self) -> GetStatusResponse:
+        """How its training goes."""
+        with self.stub() as stub:
+            return stub.GetStatus(GetStatusRequest(include_workers=True))
 
 
 def controller(*flags: str, **environment: str) -> "AbstractContextManager[Controller]":

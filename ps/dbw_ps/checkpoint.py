@@ -70,7 +70,7 @@ class CheckpointFolder:
         temporary = path.with_name(path.name + TEMPORARY)
         try:
             _write(temporary, {"format_version": FORMAT_VERSION, **state})
-            self.forget_after(iteration)
+            self._set_later_ones_aside(iteration)
             temporary.replace(path)
         except BaseException:
             _remove(temporary)
@@ -99,11 +99,8 @@ class CheckpointFolder:
             raise CheckpointFolderError(_cannot_be_used(self._path, error)) from error
         return None
 
-    def forget_after(self, iteration: int) -> None:
-        """Set aside the checkpoints of later iterations; all of them if it is -1, for a training from the beginning.
-
-        Otherwise `newest` would prefer them to those of the training that goes on from here.
-        """
+    def _set_later_ones_aside(self, iteration: int) -> None:
+        """Set aside the checkpoints of later iterations, which `newest` would prefer to those that come now."""
         for later, path in self._all():
             if later > iteration:
                 aside = self._set_aside(path, "abandoned")

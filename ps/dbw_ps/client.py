@@ -197,8 +197,8 @@ class ParameterServer:
         vector = on_the_wire(gradient, session)  # refuses what is no gradient of this model
         header.total_bytes = vector.nbytes
         try:
-            messages = pieces.cut(header, vector)
-            response = self._send_one(next(messages)) if pieces.is_short(vector) else self._send(messages)
+            cut = pieces.cut(header, vector)
+            response = self._send_one(next(cut)) if pieces.is_short(vector) else self._send(cut)
         except (grpc.RpcError, OSError) as error:
             self._lost(error)
             return None
@@ -214,17 +214,17 @@ class ParameterServer:
         response: pb.PushGradientResponse = push(message, metadata=self._connection.metadata())
         return response
 
-    def _send(self, messages: Iterator[bytes]) -> pb.PushGradientResponse:
+    def _send(self, cut: Iterator[bytes]) -> pb.PushGradientResponse:
         """Push a long gradient: its header, and the rest when it is our turn."""
         push: Any = self._channel.stream_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
         begun = threading.Event()
         calls: list[Any] = []
 
         def outgoing() -> Iterator[bytes]:
-            yield next(messages)
+            yield next(cut)
             begun.wait()
             calls[0].initial_metadata()  # comes when the server has room, or with its answer
-            yield from messages
+            yield from cut
 
         calls.append(push.future(outgoing(), metadata=self._connection.metadata()))
         begun.set()

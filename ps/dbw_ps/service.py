@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 from dbw.v1 import parameter_server_pb2 as pb
@@ -83,7 +83,7 @@ class ParameterServerService:
             await asyncio.Event().wait()
 
     async def finish(self) -> None:
-        """Save what must not be lost."""
+        """Stop training at a point from which it can be resumed."""
         self._watching.cancel()
         self._trainer.stop()
         await asyncio.wait([self._training])
@@ -198,11 +198,8 @@ class ParameterServerService:
         if member is not None and self._terms.sync_mode is not SyncMode.PULL:
             raise WrongModeError("parameters are pushed in this training, see Subscribe; observers have no session")
         known = request.known_version if request.HasField("known_version") else None
-        if member is None:
-            await self._pull(known, None, call)
-        else:
-            with self._serving(member, call):
-                await self._pull(known, member, call)
+        with self._serving(member, call) if member is not None else nullcontext():
+            await self._pull(known, member, call)
 
     async def _pull(self, known: int | None, member: Member | None, call: Call) -> None:
         publication = await call.wait(self._trainer.publisher.newer(known))

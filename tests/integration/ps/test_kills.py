@@ -15,6 +15,7 @@ from tests.forks import parameter_server
 from tests.servers import ParameterServer, controller, wait_until
 from tests.workers import (
     STOPS,
+    TINY,
     Pace,
     Rogue,
     Stop,
@@ -26,13 +27,6 @@ from tests.workers import (
     trained,
     working,
 )
-
-TINY = ("--model", "tests.models:tiny", "--accumulate", "float64")
-
-
-def status(server: ParameterServer) -> pb.GetStatusResponse:
-    with server.stub() as stub:
-        return stub.GetStatus(pb.GetStatusRequest())
 
 
 def log_of(path: Path) -> list[dict[str, Any]]:
@@ -65,7 +59,7 @@ def test_workers_that_are_killed_do_not_stop_the_others_and_come_back_under_thei
             iteration += 5
             pace.until(iteration)
             worker.wait_for(iteration)
-            wait_until(lambda: status(server).live_workers == 2)
+            wait_until(lambda: server.status().live_workers == 2)
         with WorkerProcess(server.target, "process") as process:
             numbers.add(process.wait_for("parameters")[1])
             pace.until(2**62)
@@ -107,10 +101,10 @@ def test_training_goes_on_without_its_controller_and_obeys_it_when_it_is_back(tm
 
         def advanced_by(source: "pb.DecisionSource.ValueType") -> bool:
             """Go on by a few iterations; whether the last decision is from there."""
-            iteration = status(server).iteration + 5
+            iteration = server.status().iteration + 5
             pace.until(iteration)
             worker.wait_for(iteration)
-            return status(server).decision_source == source
+            return server.status().decision_source == source
 
         assert advanced_by(pb.DECISION_SOURCE_CONTROLLER)
         first.kill()
@@ -207,15 +201,15 @@ def test_training_goes_on_while_the_disk_is_full_and_checkpoints_as_soon_as_ther
         line = server.wait_for_log("the checkpoint of iteration", level="error")
         assert "cannot be written" in line["message"]
         assert "dbw_ps_checkpoint_failures 1.0" in server.metrics()
-        assert not status(server).HasField("checkpoint_iteration")
+        assert not server.status().HasField("checkpoint_iteration")
         assert list(tmp_path.glob("checkpoint-*")) == []
         resource.prlimit(pid, resource.RLIMIT_FSIZE, usual)
 
         def is_written() -> bool:
-            iteration = status(server).iteration + 1
+            iteration = server.status().iteration + 1
             pace.until(iteration)
             worker.wait_for(iteration)
-            return status(server).HasField("checkpoint_iteration")
+            return server.status().HasField("checkpoint_iteration")
 
         wait_until(is_written)
         assert server.stop() == 0

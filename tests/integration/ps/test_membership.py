@@ -17,6 +17,7 @@ from tests.forks import parameter_server
 from tests.reports import failure
 from tests.servers import PATIENCE, ParameterServer, wait_until
 from tests.workers import (
+    TINY,
     Pace,
     Rogue,
     Stop,
@@ -29,16 +30,9 @@ from tests.workers import (
     working,
 )
 
-TINY = ("--model", "tests.models:tiny", "--accumulate", "float64")
-
-
-def status(server: ParameterServer) -> pb.GetStatusResponse:
-    with server.stub() as stub:
-        return stub.GetStatus(pb.GetStatusRequest(include_workers=True))
-
 
 def live(server: ParameterServer) -> set[str]:
-    return {worker.worker_id for worker in status(server).workers if worker.live}
+    return {worker.worker_id for worker in server.status().workers if worker.live}
 
 
 class Stuck:

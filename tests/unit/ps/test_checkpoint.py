@@ -202,9 +202,6 @@ def test_checkpoints_of_a_training_that_was_given_up_are_not_taken_for_newer_one
     folder.write(150, state(150))
     assert newest_iteration(folder) == 150
     assert names(tmp_path) == [name(100), name(150), name(200) + ".abandoned-1", name(300) + ".abandoned-1"]
-    folder.forget_after(-1)
-    assert folder.newest() is None
-    assert len(names(tmp_path)) == 4
 
 
 def run(function: Callable[..., None], *arguments: object) -> tuple[Any, Connection]:
