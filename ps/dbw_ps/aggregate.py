@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from dbw_ps.gradient import IncomingGradient
-from dbw_ps.tensors import squared_norm
+from dbw_ps.norms import squared_norm
 
 
 class Moments(NamedTuple):

@@ -8,8 +8,9 @@ import torch
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps.messages import TYPES
 from dbw_ps.model import Layout
+from dbw_ps.norms import squared_norm
 from dbw_ps.pieces import Piece
-from dbw_ps.tensors import squared_norm, vector_over
+from dbw_ps.tensors import vector_over
 
 # So that the sum of any number of gradients stays in float32's range, whatever type they come in.
 LARGEST_NORM = 1e30

@@ -16,8 +16,8 @@ from dbw_ps.errors import ModelDiffersError, SessionNotFoundError, SessionReplac
 from dbw_ps.intake import Intake, piece_from
 from dbw_ps.members import Member
 from dbw_ps.metrics import Metrics
+from dbw_ps.norms import warm_up
 from dbw_ps.publisher import Publication
-from dbw_ps.tensors import warm_up
 from dbw_ps.trainer import HopelessError, Trainer
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed

@@ -1,0 +1,1 @@
+"""The demonstration and, in time, the laboratory: everything that compares policies."""

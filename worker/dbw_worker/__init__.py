@@ -1,0 +1,1 @@
+"""The worker: computes gradients for a parameter server."""
