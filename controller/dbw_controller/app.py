@@ -19,7 +19,8 @@ from dbw_controller.policies import POLICIES, create_policy
 from dbw_controller.service import ControllerService, Limits
 from dbw_controller.store import SnapshotStore, StateFolderError
 from dbw_runtime.configuration import UsageError, WrongValueError, option, parse
-from dbw_runtime.server import ServerOptions, begin_log, run
+from dbw_runtime.logs import begin_log
+from dbw_runtime.server import ServerOptions, run
 
 DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
 iteration. Options come from flags, then environment variables, then the TOML file of --config."""

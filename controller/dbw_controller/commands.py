@@ -5,7 +5,6 @@ from argparse import ArgumentParser
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,8 +17,8 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Decision, DecisionReason, MissingInput
 from dbw.v1.job_pb2 import Job
 from dbw_controller.decision import Input, Reason
-from dbw_runtime.channel import Connection
-from dbw_runtime.configuration import Options, option, parse
+from dbw_runtime.channel import ConnectionOptions
+from dbw_runtime.configuration import UsageError, option, parse
 from dbw_runtime.failure import describe
 
 SECONDS = 10.0
@@ -29,15 +28,10 @@ WATCHED = ("iteration", "k", "workers", "loss", "seconds", "next k", "why")
 
 
 @dataclass(frozen=True)
-class ClientOptions(Options):
+class ClientOptions(ConnectionOptions):
     """Where the controller is."""
 
     controller: str = option("127.0.0.1:50051", "the controller's address")
-    tls: bool = option(False, "use TLS, with the system's certificate authorities")
-    tls_ca: Path | None = option(None, "use TLS, with these certificate authorities (PEM)")
-    tls_cert: Path | None = option(None, "the client's own certificate (PEM), for mTLS")
-    tls_key: Path | None = option(None, "its private key (PEM)")
-    token_file: Path | None = option(None, "a file with a bearer token")
 
 
 Metadata = tuple[tuple[str, str], ...]
@@ -51,10 +45,9 @@ def _command(name: str, description: str, arguments: Sequence[str] | None, ask: 
     for argument, kind in positional.items():
         parser.add_argument(argument, metavar=argument.upper(), type=kind, nargs="?" if argument in OPTIONAL else None)
     options, given = parse(parser, ClientOptions, "client", arguments)
-    files = (options.tls_ca, options.tls_cert, options.tls_key, options.token_file)
     try:
-        connection = Connection(options.controller, options.tls, *files)
-    except ValueError as error:
+        connection = options.connection(options.controller)
+    except UsageError as error:
         parser.error(str(error))
     try:
         with connection.open() as channel:

@@ -27,8 +27,9 @@ from dbw_ps.service import ParameterServerService, Terms
 from dbw_ps.trainer import HopelessError, Plan, Trainer
 from dbw_ps.training_log import TrainingLog
 from dbw_runtime.configuration import UsageError, WrongValueError, parse
+from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
-from dbw_runtime.server import begin_log, run
+from dbw_runtime.server import run
 
 log = logging.getLogger(__name__)
 DESCRIPTION = """Serve a parameter server: it gives parameters to workers, averages the first k gradients that come back

@@ -10,7 +10,8 @@ with ParameterServer(Connection("ps:50052"), "worker-3") as server:
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,6 +72,11 @@ class Subscription:
                 raise self._error
             return self._newest
 
+    def wait_for_news(self, known: int, seconds: float) -> bool:
+        """Wait until newer parameters begin to come, or the stream ends; returns whether it did."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._error) or self.announced > known, seconds)
+
     def _has_newer(self, known: int | None) -> bool:
         return self._newest is not None and (known is None or self._newest.version > known)
 
@@ -121,17 +127,26 @@ class ParameterServer:
     """A worker's link to its parameter server, for one thread that computes.
 
     It joins again with the same id whenever the connection or the server was lost, and what was computed meanwhile is
-    of no use then. Raises LinkError where that would not help.
+    of no use then. Raises LinkError where that would not help, and when the server was away for longer than `patience`
+    seconds, if that is given.
     """
 
-    def __init__(self, connection: Connection, worker_id: str, layout: Layout | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        worker_id: str,
+        layout: Layout | None = None,
+        patience: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connection, self._worker_id, self._layout = connection, worker_id, layout
+        self._patience, self._now = patience, clock
         self._channel = connection.open()
         self._stub = ParameterServerServiceStub(self._channel)
         self._session: pb.JoinResponse | None = None
         self._subscription: Subscription | None = None
         self._newest = -1
-        self._failures, self._was_there = 0, False
+        self._failures, self._lost_at, self._was_there = 0, 0.0, False
         self._closing = threading.Event()
         self._joining = threading.Lock()  # so that nobody joins who has left
 
@@ -171,6 +186,14 @@ class ParameterServer:
             return True
         announced = self._subscription.announced if self._subscription is not None else self._newest
         return max(announced, self._newest) > parameters.version
+
+    def outdated_within(self, parameters: Parameters, seconds: float) -> bool:
+        """Wait for so long, or until newer parameters come; returns whether any did."""
+        subscription = self._subscription
+        if subscription is None or parameters.session is not self._session:
+            self._closing.wait(seconds)
+            return self.is_outdated(parameters)
+        return subscription.wait_for_news(parameters.version, seconds)
 
     def push(
         self,
@@ -286,6 +309,11 @@ class ParameterServer:
         self._session = None
         if reason_of(error) in FINAL:
             raise LinkError(describe(error)) from error
+        if not self._failures:
+            self._lost_at = self._now()
+        if self._patience is not None and self._now() - self._lost_at > self._patience:
+            away = f"could not be reached for {self._patience:g} s"
+            raise LinkError(f"the parameter server {self._connection.target} {away}: {describe(error)}") from error
         level = logging.DEBUG if self._failures else logging.WARNING
         text = "the parameter server %s was lost, joining again: %s"
         if not self._was_there:
@@ -313,7 +341,8 @@ class ParameterServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close("" if error is None else repr(error))
+        stopped = isinstance(error, SystemExit | KeyboardInterrupt)
+        self.close("" if error is None else "stopped" if stopped else repr(error))
 
 
 def on_the_wire(vector: torch.Tensor, session: pb.JoinResponse) -> memoryview:

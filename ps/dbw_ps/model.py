@@ -1,21 +1,22 @@
 """A model as flat vectors, which is how it travels, and the place that it comes from."""
 
 import copy
-import importlib
-import importlib.util
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from dbw_runtime.configuration import WrongValueError
+from dbw_runtime.plugins import Plugin
+
+MODELS = {
+    "mlp": "dbw_worker.models:mlp",
+    "mnist-cnn": "dbw_worker.models:mnist_cnn",
+    "resnet18": "dbw_worker.models:resnet18",
+}
 
 
 class TensorSpec(NamedTuple):
@@ -79,7 +80,7 @@ def _difference(kind: str, expected: Iterable[TensorSpec], found: Iterable[Tenso
 
 
 class FlatModel:
-    """A module whose parameters and buffers are views of one flat float32 vector on the CPU, its gradients of another.
+    """A module whose parameters and buffers are views of one flat float32 vector, its gradients of another.
 
     What changes a vector changes the module, and the other way round, as long as both write in place. So clear the
     gradient with `gradient.zero_()`: `zero_grad()` would take the views away. A tensor that a module has under two
@@ -90,17 +91,17 @@ class FlatModel:
     Among the buffers they would be averaged over the workers in each iteration, and drift by rounding.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
         _check_tensors(parameters, buffers)
         buffers = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         self.module = module
         self.layout = Layout(_specs(parameters), _specs(buffers))
-        self.vector = _joined([*parameters.values(), *buffers.values()])
+        self.vector = _joined([*parameters.values(), *buffers.values()], device)
         self.parameters = self.vector[: self.layout.parameter_elements]
         self.buffers = self.vector[self.layout.parameter_elements :]
         self.gradient = torch.zeros_like(self.parameters)
-        module.cpu().float()  # for what modules convert beside their own tensors; these are float32 by now
+        module.to(device).float()  # for what modules convert beside their own tensors; these are there by now
         gradients = torch.split(self.gradient, [spec.elements for spec in self.layout.parameters])
         for parameter, gradient in zip(parameters.values(), gradients, strict=True):
             parameter.grad = gradient.view(parameter.shape) if parameter.requires_grad else None
@@ -150,9 +151,9 @@ def _sorted_specs(state: Mapping[str, Any]) -> list[TensorSpec]:
     return sorted(TensorSpec(name, tuple(getattr(value, "shape", ()))) for name, value in state.items())
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
+def _joined(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
     """Make tensors views of a new vector that has their values."""
-    vector = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32)
+    vector = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=device)
     for tensor, place in zip(tensors, torch.split(vector, [tensor.numel() for tensor in tensors]), strict=True):
         view = place.view(tensor.shape)
         view.copy_(tensor.data)
@@ -160,63 +161,7 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
     return vector
 
 
-FORMS = "package.module:function or path/to/file.py:function, a function without arguments that returns an nn.Module"
-
-
 def load_model(place: str) -> nn.Module:
-    """Build the model of a function, given as `package.module:function` or `path/to/file.py:function`.
-
-    Modules are found in the current folder, too.
-    """
-    where, colon, name = place.rpartition(":")
-    if not (where and colon and name):
-        raise WrongValueError("model", place, FORMS)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    code = _imported(place, where)
-    if not hasattr(code, name):
-        callables = {key: value for key, value in vars(code).items() if callable(value) and key[0] != "_"}
-        names = [key for key, value in callables.items() if not isinstance(value, nn.Module)]
-        has = f", but {', '.join(names)}" if 0 < len(names) <= 20 else ""
-        raise WrongValueError("model", place, f"{FORMS}; {where} has no {name}{has}")
-    function = getattr(code, name)
-    if isinstance(function, nn.Module) or not callable(function):
-        raise WrongValueError("model", place, f"{FORMS}; {name} is no function but of type {type(function).__name__}")
-    try:
-        module = function()
-    except Exception as error:
-        raise WrongValueError("model", place, f"{FORMS}; {name}() failed with {_described(error)}") from error
-    if not isinstance(module, nn.Module):
-        raise WrongValueError("model", place, f"{FORMS}; {name}() returned something of type {type(module).__name__}")
-    return module
-
-
-def _imported(place: str, where: str) -> ModuleType:
-    try:
-        return _imported_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except FileNotFoundError as error:
-        if where.endswith(".py") and not Path(where).is_file():
-            raise WrongValueError("model", place, f"{FORMS}; there is no file {Path(where).absolute()}") from error
-        failure: Exception = error
-    except ModuleNotFoundError as error:
-        if f"{where}.".startswith(f"{error.name}."):
-            reason = f"there is no module {error.name}, neither installed nor in {Path.cwd()}"
-            raise WrongValueError("model", place, f"{FORMS}; {reason}") from error
-        failure = error
-    except Exception as error:
-        failure = error
-    raise WrongValueError("model", place, f"{FORMS}; importing {where} failed with {_described(failure)}") from failure
-
-
-def _imported_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"dbw_model_{path.stem}", path)
-    assert spec is not None  # for a name that ends with .py
-    assert spec.loader is not None
-    code = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = code  # where dataclasses and pickle look for it
-    spec.loader.exec_module(code)
-    return code
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """Build a model: one of ours by its name, or a user's by the place of a function that returns it."""
+    what = "a function without arguments that returns an nn.Module"
+    return Plugin("model", place, what, MODELS).build(nn.Module)

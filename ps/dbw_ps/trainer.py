@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +21,7 @@ from dbw_ps.model import FlatModel
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.progress import Goal, Progress
 from dbw_ps.publisher import Publication, Publisher, serialise
-from dbw_ps.rounds import End, Rounds, Verdict
+from dbw_ps.rounds import Arrival, End, Rounds, Verdict
 from dbw_ps.training_log import TrainingLog
 
 log = logging.getLogger(__name__)
@@ -214,9 +214,10 @@ class Trainer:
         self.progress.ended(moments.loss, aggregated - self._began)
         rate = self._optimiser.learning_rate  # both before the step, which changes them
         effective = self._optimiser.effective_learning_rate(moments.mean_squared_norm)
-        self._write_log(end, moments, rate)
+        arrivals = self.rounds.take_arrivals()
+        self._write_log(end, moments, rate, arrivals)
         (publication, phases), _ = await asyncio.gather(
-            self._in_thread(self._update, moments), self._decide(decider, end, moments, rate, effective)
+            self._in_thread(self._update, moments), self._decide(decider, end, moments, arrivals, rate, effective)
         )
         phases |= {"wait": end.seconds, "aggregate": aggregated - ended}
         self._metrics.iterated(end, phases)
@@ -241,8 +242,16 @@ class Trainer:
                 await self._happened.wait()
         self._happened.clear()
 
-    async def _decide(self, decider: Decider, end: End, moments: Moments, rate: float, effective: float | None) -> None:
-        for arrival in self.rounds.take_arrivals():
+    async def _decide(
+        self,
+        decider: Decider,
+        end: End,
+        moments: Moments,
+        arrivals: Iterable[Arrival],
+        rate: float,
+        effective: float | None,
+    ) -> None:
+        for arrival in arrivals:
             decider.arrived(arrival.seconds, arrival.worker, arrival.iteration)
         await decider.end_iteration(
             k=end.k,
@@ -265,11 +274,12 @@ class Trainer:
     def _serialise(self) -> Publication:
         return serialise(self.model, self.progress.iteration, self.plan.goal.is_reached(self.progress))
 
-    def _write_log(self, end: End, moments: Moments, rate: float) -> None:
+    def _write_log(self, end: End, moments: Moments, rate: float, arrivals: Iterable[Arrival]) -> None:
         if self._log is not None:
             entry = {
                 "iteration": end.iteration,
                 "seconds": self.progress.seconds,
+                "published_seconds": self._published - self._began,
                 "k": end.k,
                 "decided_k": self.k,
                 "live_workers": len(self.rounds.live),
@@ -278,6 +288,7 @@ class Trainer:
                 "lost_gradients": end.lost,
                 "learning_rate": rate,
                 **moments._asdict(),
+                "arrivals": [arrival._asdict() for arrival in arrivals],
             }
             self._log.write(entry)
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import grpc
 
+from dbw_runtime.configuration import Options, UsageError, option
+
 # Pings keep load balancers from dropping an idle connection; a server that comes back is found within seconds.
 OPTIONS = [
     ("grpc.keepalive_time_ms", 30_000),
@@ -63,3 +65,21 @@ class Connection:
         paths = (self.tls_ca, self.tls_key, self.tls_cert)
         ca, key, cert = (None if path is None else Path(path).read_bytes() for path in paths)
         return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+@dataclass(frozen=True)
+class ConnectionOptions(Options):
+    """How a program can be told to talk to a server."""
+
+    tls: bool = option(False, "use TLS, with the system's certificate authorities")
+    tls_ca: Path | None = option(None, "use TLS, with these certificate authorities (PEM)")
+    tls_cert: Path | None = option(None, "the client's own certificate (PEM), for mTLS")
+    tls_key: Path | None = option(None, "its private key (PEM)")
+    token_file: Path | None = option(None, "a file with a bearer token")
+
+    def connection(self, target: str) -> Connection:
+        """The connection to a server."""
+        try:
+            return Connection(target, self.tls, self.tls_ca, self.tls_cert, self.tls_key, self.token_file)
+        except ValueError as error:
+            raise UsageError(str(error)) from error

@@ -9,8 +9,11 @@ import logging
 import os
 import sys
 import threading
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
+
+from dbw_runtime.configuration import Options, option
 
 log = logging.getLogger(__name__)
 LogFormat = Literal["text", "json"]
@@ -57,13 +60,22 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-def set_up(log_format: LogFormat, level: LogLevel) -> None:
-    """Write all logs of this process to standard error."""
-    as_json = log_format == "json"
+@dataclass(frozen=True)
+class LogOptions(Options):
+    """What a program that logs can be told."""
+
+    log_format: LogFormat = option("text", "how to log to standard error")
+    log_level: LogLevel = option("info", "how much to log")
+
+
+def begin_log(program: str, options: LogOptions) -> None:
+    """Write all logs of this process to standard error, first what the program was told."""
+    as_json = options.log_format == "json"
     handler = logging.StreamHandler(_take_over_stderr() if as_json else sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
-    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.basicConfig(handlers=[handler], level=options.log_level.upper(), force=True)
     logging.captureWarnings(True)
+    log.info("starting", extra={"program": program, "options": options.described()})
 
 
 def _take_over_stderr() -> TextIO:

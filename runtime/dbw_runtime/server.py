@@ -7,20 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from wsgiref.simple_server import WSGIServer
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2_grpc
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, Counter, start_http_server
+from prometheus_client import CollectorRegistry, Counter
 
-from dbw_runtime import logs
-from dbw_runtime.configuration import Options, WrongValueError, option
+from dbw_runtime.configuration import option
 from dbw_runtime.failure import StatusError
 from dbw_runtime.health import Health
-from dbw_runtime.logs import LogFormat, LogLevel
+from dbw_runtime.logs import LogOptions
+from dbw_runtime.metrics import serve_metrics, split_address
 from dbw_runtime.rpc import Gate, handlers
 from dbw_runtime.security import Authenticator, Tokens, require_protection, server_credentials
 
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ServerOptions(Options):
+class ServerOptions(LogOptions):
     """What all servers have in common."""
 
     listen: str = option("127.0.0.1:0", "the address to serve gRPC on; port 0 takes a free one")
@@ -39,8 +38,6 @@ class ServerOptions(Options):
     token_file: Path | None = option(None, "a file of bearer tokens, on each line an identity and its token")
     insecure: bool = option(False, "serve other machines without TLS")
     reflection: bool = option(True, "let clients ask which services there are")
-    log_format: LogFormat = option("text", "how to log to standard error")
-    log_level: LogLevel = option("info", "how much to log")
     max_message_bytes: int = option(4 * 2**20, "the largest message to take in")
     max_calls: int = option(4096, "how many calls may be open at once, streams included")
     drain_seconds: float = option(10.0, "how long calls may take to finish after SIGTERM")
@@ -77,14 +74,6 @@ class Service(Protocol):
         ...
 
 
-def split_address(name: str, address: str) -> tuple[str, int]:
-    """Host and port of an address."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise WrongValueError(name, address, "HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
 # Load balancers drop connections that were idle for a minute or more; pings of both sides keep them alive. Clients of
 # other languages may ping as often as every 5 seconds without being sent away (`too_many_pings`).
 KEEPALIVE: Mapping[str, int] = {
@@ -98,12 +87,6 @@ KEEPALIVE: Mapping[str, int] = {
 CALLS_BESIDE_THE_SERVICE = 100
 # Those who watch the health never leave by themselves; they and refused calls have this long once nothing is served.
 FAREWELL_SECONDS = 0.5
-
-
-def begin_log(program: str, options: ServerOptions) -> None:
-    """Begin to log, with what the program was told."""
-    logs.set_up(options.log_format, options.log_level)
-    log.info("starting", extra={"program": program, "options": options.described()})
 
 
 def run(
@@ -163,7 +146,7 @@ async def _serve(
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, stop, sign)
     port = _bind(server, options)
-    metrics = _serve_metrics(options, registry)
+    metrics = serve_metrics(options.metrics_listen, registry)
     await server.start()
     log.info(
         "listening",
@@ -205,11 +188,3 @@ def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
         return server.add_secure_port(options.listen, credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {options.listen}: {error}") from error
-
-
-def _serve_metrics(options: ServerOptions, registry: CollectorRegistry) -> WSGIServer:
-    host, port = split_address("metrics_listen", options.metrics_listen)
-    try:
-        return start_http_server(port, host, registry)[0]
-    except OSError as error:
-        raise OSError(f"cannot listen on {options.metrics_listen}: {error}") from error

@@ -54,7 +54,8 @@ from prometheus_client import CollectorRegistry
 from dbw_controller.app import ControllerOptions
 from dbw_controller.jobs import Jobs
 from dbw_controller.service import ControllerService, Limits
-from dbw_runtime.server import begin_log, run
+from dbw_runtime.logs import begin_log
+from dbw_runtime.server import run
 
 class Service(ControllerService):
     async def warm_up(self) -> None:

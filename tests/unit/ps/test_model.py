@@ -283,7 +283,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     for name in list(sys.modules):
-        if name.partition(".")[0] in ("nets", "models") or name.startswith("dbw_model_"):
+        if name.partition(".")[0] in ("nets", "models") or name.startswith("dbw_plugin_"):
             del sys.modules[name]
 
 
