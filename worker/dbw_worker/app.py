@@ -1,0 +1,101 @@
+"""`dbw worker`: compute gradients for a parameter server."""
+
+import logging
+import signal
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from dbw_ps.client import LinkError, ParameterServer
+from dbw_ps.model import FlatModel, load_model
+from dbw_runtime.configuration import UsageError, WrongValueError, parse
+from dbw_runtime.logs import begin_log
+from dbw_runtime.memory import keep_large_buffers
+from dbw_runtime.metrics import serve_metrics
+from dbw_runtime.plugins import Plugin
+from dbw_worker import datasets
+from dbw_worker.batches import Batches, Choice
+from dbw_worker.delays import parse_delay
+from dbw_worker.gradients import Gradients, Loss
+from dbw_worker.metrics import Metrics
+from dbw_worker.options import PRECISIONS, WorkerOptions
+from dbw_worker.work import Worker
+
+log = logging.getLogger(__name__)
+METRICS_LISTEN = "127.0.0.1:9466"
+LOSSES = {"cross-entropy": "torch.nn.functional:cross_entropy", "mse": "torch.nn.functional:mse_loss"}
+DESCRIPTION = """Compute gradients for a parameter server, on a GPU if there is one, until training is over. The model
+must be the one that the server trains. Options come from flags, then environment variables, then the TOML file of
+--config."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Work until training is over, or SIGTERM."""
+    parser = ArgumentParser(prog="dbw worker", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False)
+    options, _ = parse(parser, WorkerOptions, "worker", arguments)
+    try:
+        work(options)
+    except WrongValueError as error:
+        parser.error(f"--{error}")
+    except UsageError as error:
+        parser.error(str(error))
+    except (OSError, LinkError, datasets.DataError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def work(options: WorkerOptions) -> None:
+    """Work until training is over, or SIGTERM, which makes it leave."""
+    begin_log("worker", options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    keep_large_buffers()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    device = options.torch_device()
+    dataset = load_dataset(options.dataset, options.data_dir)
+    try:
+        model = FlatModel(load_model(options.model), device)
+    except ValueError as error:
+        raise WrongValueError("model", options.model, f"one that can be trained here: {error}") from error
+    try:
+        choice = Choice(len(dataset), options.batch_size, options.seed, options.shards)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise WrongValueError("batch_size", options.batch_size, f"less: {error}") from error
+    metrics = Metrics(options.worker_id)
+    connection = options.connection(options.server)
+    gradients = Gradients(model, load_loss(options.loss), options.parts, PRECISIONS[options.precision])
+    batches, delay = Batches(dataset, choice, device), parse_delay(options.delay)
+    port = serve(options.metrics_listen, metrics)
+    log.info("ready", extra={"worker_id": options.worker_id, "device": str(device), "metrics_port": port})
+    with ParameterServer(connection, options.worker_id, model.layout, options.patience) as server:
+        Worker(server, batches, gradients, delay, options.seed, metrics).run()
+    log.info("training is over")
+
+
+def load_dataset(place: str, folder: Path | None) -> "Dataset[Any]":
+    """The examples to train on: one of our data sets by its name, or a user's."""
+    if place in datasets.NAMES:
+        return datasets.load(place, folder or datasets.default_folder()).train
+    what = f"a function without arguments that returns a Dataset of PyTorch; or one of {', '.join(datasets.NAMES)}"
+    return Plugin("dataset", place, what).build(Dataset)
+
+
+def load_loss(place: str) -> Loss:
+    """The loss of a mini-batch, a function of the model's output and the targets."""
+    return Plugin("loss", place, "a function of a model's output and the targets", LOSSES).function()
+
+
+def serve(address: str | None, metrics: Metrics) -> int:
+    """Serve metrics as long as this process lives; returns the port."""
+    try:
+        return serve_metrics(address or METRICS_LISTEN, metrics.registry).server_port
+    except OSError:
+        if address is not None:
+            raise
+    return serve_metrics("127.0.0.1:0", metrics.registry).server_port

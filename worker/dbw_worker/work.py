@@ -1,0 +1,85 @@
+"""What a worker does: take parameters, compute a gradient, send it, and again."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from dbw.v1.parameter_server_pb2 import GradientOutcome
+from dbw.v1.sync_mode_pb2 import SYNC_MODE_PUSH_INTERRUPT
+from dbw_ps.client import Parameters, ParameterServer
+from dbw_worker.batches import Batches
+from dbw_worker.delays import Delay
+from dbw_worker.gradients import Gradient, Gradients
+from dbw_worker.interruption import InterruptedComputationError, never
+from dbw_worker.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Computes gradients for a parameter server, until training is over."""
+
+    def __init__(
+        self,
+        server: ParameterServer,
+        batches: Batches,
+        gradients: Gradients,
+        delay: Delay,
+        seed: int,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server, self._batches, self._gradients, self._delay = server, batches, gradients, delay
+        self._seed, self._metrics, self._now = seed, metrics, clock
+        self._began: float | None = None  # when the first parameters came
+
+    def run(self) -> None:
+        """Work until training is over."""
+        parameters: Parameters | None = None
+        while True:
+            begin = self._now()
+            parameters = self._server.newer(parameters)
+            self._metrics.wait.inc(self._now() - begin)
+            if parameters is None:
+                return
+            if self._began is None:
+                self._began = self._now()
+            self._metrics.version.set(parameters.version)
+            outcome = self._iterate(parameters)
+            self._metrics.gradients.labels(outcome).inc()
+            log.debug("gradient: %s", outcome, extra={"version": parameters.version})
+
+    def _iterate(self, parameters: Parameters) -> str:
+        """Compute a gradient and send it, if it is still of use; returns what became of it."""
+        begin = self._now()
+        try:
+            gradient = self._compute(parameters)
+        except InterruptedComputationError:
+            self._server.complete(parameters, interrupted=True, compute_seconds=self._now() - begin)
+            return "interrupted"
+        seconds = self._now() - begin
+        self._metrics.compute.observe(seconds)
+        if self._server.is_outdated(parameters):
+            self._server.complete(parameters, compute_seconds=seconds)
+            return "notified"
+        outcome = self._server.push(parameters, **gradient._asdict(), compute_seconds=seconds)
+        return "lost" if outcome is None else GradientOutcome.Name(outcome).removeprefix("GRADIENT_OUTCOME_").lower()
+
+    def _compute(self, parameters: Parameters) -> Gradient:
+        """Compute a gradient, and be late as told; interrupted by newer parameters if that is the mode."""
+        worker, version = parameters.session.worker, parameters.version
+        interrupts = parameters.session.sync_mode == SYNC_MODE_PUSH_INTERRUPT
+        stop = (lambda: self._server.is_outdated(parameters)) if interrupts else never
+        random = np.random.default_rng((self._seed, worker, version, 1))
+        batch = self._batches.batch(worker, version)
+        gradient = self._gradients.compute(parameters.vector, batch, int(random.integers(2**63)), stop)
+        assert self._began is not None
+        delay = self._delay.seconds(worker, version, self._now() - self._began, random)
+        self._metrics.delay.inc(delay)
+        if not interrupts:
+            time.sleep(delay)
+        elif self._server.outdated_within(parameters, delay):
+            raise InterruptedComputationError
+        return gradient
