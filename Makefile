@@ -22,9 +22,9 @@ $(ENVIRONMENT): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(ENVIRONMENT) ## set up, then show what there is: the contract on the wire, and what a decision costs on it
-	@echo "==> asking for decisions over real gRPC, beside an echo of the same bytes (about 15 seconds)"
-	@$(BIN)/python -m benchmarks.contract_cost
+demo: $(ENVIRONMENT) ## set up, then train with stragglers, with and without dynamic backup workers, and compare
+	@echo "==> training with 8 workers, two of them slow (about a minute and a half)"
+	@$(BIN)/dbw demo
 
 test: $(ENVIRONMENT) ## set up, then run all tests
 	@echo "==> running the tests"

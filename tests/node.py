@@ -13,6 +13,13 @@ needs_node = pytest.mark.skipif(
     not (shutil.which("node") and shutil.which("npm")), reason="node and npm are not installed: no client in Node.js"
 )
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+MISSING = [name for name in ("node", "npm") if not shutil.which(name)] + ([] if BROWSER else [" or ".join(BROWSERS)])
+needs_browser = pytest.mark.skipif(
+    bool(MISSING), reason=f"not installed: {', '.join(MISSING)}: nothing is seen in a browser"
+)
+
 
 def run_node(program: str, request: dict[str, Any]) -> dict[str, Any]:
     """Run a program with a request on its standard input; returns what it writes. Installs what it needs."""

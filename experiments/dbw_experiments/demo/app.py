@@ -1,0 +1,244 @@
+"""`dbw demo`: the same training under several policies, by real services on this machine, and what each took."""
+
+import shlex
+import signal
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from dbw_experiments.demo.recording import Recorder
+from dbw_experiments.demo.report import write_report
+from dbw_experiments.demo.runs import Run
+from dbw_experiments.demo.services import FAREWELL, ServiceFailedError, Services, services
+from dbw_experiments.demo.view import View, view
+from dbw_ps.checkpoint import CheckpointFolder
+from dbw_ps.decisions import policy_from
+from dbw_ps.model import load_model
+from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
+from dbw_worker import datasets
+from dbw_worker.delays import parse_delay
+from dbw_worker.evaluation import accuracy
+
+LOCAL = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+LOOK_SECONDS = 0.2
+DESCRIPTION = """Start a controller, a parameter server and workers on this machine, some of them slow, train the same
+model under each policy until the loss is down to a target, and compare. Ends with a table and a report to be opened in
+a browser."""
+
+
+@dataclass(frozen=True)
+class DemoOptions(Options):
+    """What a demonstration can be told."""
+
+    policies: str = option("dbw sync", "what to compare, the first with the others: dbw, b-dbw, sync, static:4, …")
+    workers: int = option(8, "how many workers to start")
+    delay: str = option("shifted-exp:0.03,0.03 * factors:1,1,1,6", "how late they are, in the words of dbw worker")
+    sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
+    model: str = option("mlp", "the model, as for dbw ps and dbw worker")
+    dataset: str = option("digits", "the data set, as for dbw worker")
+    data_dir: Path | None = option(None, "the folder of data sets; by default $DBW_DATA_DIR or ~/.cache/dbw")
+    batch_size: int = option(128, "how many examples make a gradient")
+    optimizer: str = option("sgd:lr=0.2", "as for dbw ps")
+    target_loss: float = option(0.2, "train until the mean loss of ten iterations is at most this")
+    max_seconds: float = option(120.0, "give a training up that does not get there in this time")
+    seed: int = option(0, "the seed of parameters, mini-batches and delays")
+    output: Path = option(Path("dbw-demo"), "the folder for reports and logs, each demonstration in one of its own")
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense before anything is started."""
+        self.require_between("workers", 1, 1000)
+        self.require_between("batch_size", 1, 2**31)
+        self.require_between("max_seconds", 1, 10**6)
+        self.require_between("target_loss", 1e-9, 1e9)
+        for policy in self.each_policy():
+            policy_from(policy)
+        try:
+            parse_delay(self.delay)
+        except ValueError as error:
+            raise WrongValueError("delay", self.delay, f"a delay; {error}") from error
+
+    def each_policy(self) -> list[str]:
+        """The policies, in order."""
+        found = self.policies.split()
+        if not found or len(set(found)) < len(found):
+            raise WrongValueError("policies", self.policies, "one or more policies that are all different")
+        return found
+
+    def command(self) -> str:
+        """How to do the same again."""
+        told = [item for item in fields(self) if getattr(self, item.name) != item.default]
+        flags = (f"--{item.name.replace('_', '-')}={getattr(self, item.name)}" for item in told)
+        return shlex.join(["dbw", "demo", *flags])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a demonstration to its end."""
+    parser = ArgumentParser(prog="dbw demo", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False)
+    options, _ = parse(parser, DemoOptions, "demo", arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that services are ended
+    try:
+        demonstrate(options, Console())
+    except (ServiceFailedError, TargetMissedError, OSError, datasets.DataError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    except UsageError as error:
+        parser.error(str(error))
+    return 0
+
+
+class TargetMissedError(Exception):
+    """A training was given up."""
+
+
+def demonstrate(options: DemoOptions, console: Console) -> Path:
+    """Train under each policy; returns the path of the report."""
+    folder = options.output / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
+    if options.dataset in datasets.NAMES:
+        datasets.load(
+            options.dataset, options.data_dir or datasets.default_folder()
+        )  # once, rather than in each worker
+    runs: list[Run] = []
+    with services(folder / "logs") as started:
+        controller = started.start("controller", "dbw_controller", *LOCAL)
+        port = controller.wait_for("listening")["grpc_port"]
+        for policy in options.each_policy():
+            with view(console, options.target_loss, policy) as shown:
+                runs.append(Training(options, policy, f"127.0.0.1:{port}", folder, started).run(shown))
+            console.print(f"{policy}: loss {options.target_loss:g} after {runs[-1].seconds:.1f} s", highlight=False)
+    report = folder / "report.html"
+    write_report(report, runs, setting(options), options.target_loss, options.command())
+    console.print()
+    console.print(summary(runs, options.target_loss))
+    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+    return report
+
+
+class Training:
+    """One training: a parameter server and its workers, which report to a controller that is there."""
+
+    def __init__(self, options: DemoOptions, policy: str, controller: str, folder: Path, started: Services) -> None:
+        self._options, self._policy, self._controller, self._services = options, policy, controller, started
+        self._name = policy.replace(":", "-")
+        self._folder = folder / self._name
+        self._log = self._folder / "training.jsonl"
+
+    def run(self, shown: View) -> Run:
+        """Train until the loss is at the target."""
+        options = self._options
+        shown.say(f"starting a parameter server and {options.workers} workers")
+        server = self._services.start(f"{self._name} ps", "dbw_ps", *LOCAL, *self._server_flags())
+        target = f"127.0.0.1:{server.wait_for('listening')['grpc_port']}"
+        workers = [
+            self._services.start(
+                f"{self._name} worker {i}",
+                "dbw_worker",
+                "--server",
+                target,
+                "--id",
+                f"worker-{i}",
+                *self._worker_flags(),
+            )
+            for i in range(options.workers)
+        ]
+        recorder = Recorder(self._policy, options.workers, self._log, self._controller, self._name)
+        try:
+            while not server.is_over():
+                self._services.check()
+                shown.show(recorder.run())
+                time.sleep(LOOK_SECONDS)
+            for worker in workers:
+                worker.wait(FAREWELL)
+                worker.is_over()
+            return self._checked(recorder.run(self._accuracy()))
+        finally:
+            recorder.close()
+
+    def _server_flags(self) -> list[str]:
+        options = self._options
+        flags = {
+            "job": self._name,
+            "policy": self._policy,
+            "controller": self._controller,
+            "model": options.model,
+            "optimizer": options.optimizer,
+            "sync-mode": options.sync_mode,
+            "seed": str(options.seed),
+            "min-workers": str(options.workers),
+            "target-loss": str(options.target_loss),
+            "max-seconds": str(options.max_seconds),
+            "training-log": str(self._log),
+            "checkpoint-dir": str(self._folder / "checkpoints"),
+        }
+        return [f"--{name}={value}" for name, value in flags.items()]
+
+    def _worker_flags(self) -> list[str]:
+        options = self._options
+        flags = {
+            "model": options.model,
+            "dataset": options.dataset,
+            "batch-size": str(options.batch_size),
+            "delay": options.delay,
+            "seed": str(options.seed),
+            "threads": "1",  # they share this machine
+            "patience": "30",
+            "metrics-listen": "127.0.0.1:0",
+        }
+        if options.data_dir is not None:
+            flags["data-dir"] = str(options.data_dir)
+        return [f"--{name}={value}" for name, value in flags.items()]
+
+    def _accuracy(self) -> float | None:
+        """On examples that were held out, if the data set has any."""
+        options = self._options
+        if options.dataset not in datasets.NAMES:
+            return None
+        checkpoints = CheckpointFolder(self._folder / "checkpoints")
+        try:
+            found = checkpoints.newest()
+        finally:
+            checkpoints.close()
+        assert found is not None, "the parameter server writes one when it ends"
+        model = load_model(options.model)
+        model.load_state_dict(found[1]["model"])
+        return accuracy(model, datasets.load(options.dataset, options.data_dir or datasets.default_folder()).held_out)
+
+    def _checked(self, run: Run) -> Run:
+        if run.seconds >= self._options.max_seconds:
+            raise TargetMissedError(
+                f"under {self._policy} the loss is not at {self._options.target_loss:g} after {run.seconds:.0f} s: "
+                "try a higher --target-loss, more --max-seconds or another --optimizer"
+            )
+        return run
+
+
+def summary(runs: Sequence[Run], target_loss: float) -> Table:
+    """How the runs compare with the first."""
+    first = runs[0]
+    table = Table(title=f"Time to loss {target_loss:g}", title_justify="left")
+    table.add_column("policy")
+    for heading in ("time to target", "iterations", "mean k", "held-out accuracy", f"speed-up by {first.policy}"):
+        table.add_column(heading, justify="right")
+    for run in runs:
+        table.add_row(
+            run.policy,
+            f"{run.seconds:.1f} s",
+            str(len(run.iterations)),
+            f"{run.mean_k:.1f}",
+            "" if run.accuracy is None else f"{run.accuracy:.1%}",
+            "" if run is first else f"{run.seconds / first.seconds:.2f}×",
+        )
+    return table
+
+
+def setting(options: DemoOptions) -> dict[str, str]:
+    """What the demonstration was told, for the report."""
+    given = options.described()
+    return {name.replace("_", " "): str(value) for name, value in given.items() if name not in ("config", "output")}

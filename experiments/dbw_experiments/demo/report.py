@@ -1,0 +1,204 @@
+"""The report of a demonstration: one HTML file that needs nothing beside it, and says first what came out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import islice, pairwise
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from dbw_experiments.demo import plots
+from dbw_experiments.demo.runs import Iteration, Run
+
+SHOWN_DECISIONS = 15
+SAME = 0.05  # times that differ by less than this share are called the same
+NAMES = {"dbw": "dynamic backup workers", "b-dbw": "blind dynamic backup workers", "sync": "waiting for everybody"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training came to, beside the one that it is compared with."""
+
+    run: Run
+    name: str  # the policy in words
+    reached: bool | None  # the target loss; None if there is no loss to tell by
+    ratio: float  # of its time to that of the first run
+
+    @property
+    def time(self) -> str:
+        """How long it took to the target, or at least."""
+        return f"{'> ' * (self.reached is False)}{in_seconds(self.run.seconds)}"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot, what to see in it, and what it says to those who do not see it."""
+
+    title: str
+    svg: str  # an element, in which matplotlib has escaped every text
+    caption: str
+    label: str
+
+
+def write_report(path: Path, runs: Sequence[Run], setting: Mapping[str, str], target_loss: float, command: str) -> None:
+    """Write the report of trainings to the same target loss, the first of which is what the others are compared with.
+
+    The setting is shown as it is, and the command as how to run the demonstration again.
+    """
+    if not runs or not all(run.iterations for run in runs):
+        raise ValueError("a report needs at least one training, and an iteration in each")
+    found = results(runs, target_loss)
+    template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page = environment.from_string(template).render(
+        headline=headline(found, target_loss),
+        results=found,
+        relative=[relative(result, found[0]) for result in found],
+        longest=max(run.seconds for run in runs) or 1.0,
+        plots=all_plots(found, target_loss),
+        decisions=[
+            (run, list(islice(decisions(run), SHOWN_DECISIONS)), sum(1 for _ in decisions(run))) for run in runs
+        ],
+        setting=setting,
+        command=command,
+        workers=max(run.workers for run in runs),
+        target_loss=target_loss,
+        in_seconds=in_seconds,
+        colours=plots.COLOURS,
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def results(runs: Sequence[Run], target_loss: float) -> list[Result]:
+    """What each training came to."""
+    first = runs[0].seconds or 1.0
+    return [Result(run, in_words(run), reached(run, target_loss), run.seconds / first) for run in runs]
+
+
+def reached(run: Run, target_loss: float) -> bool | None:
+    """Whether a training came to the target. It then ended: an average that did has a loss that did."""
+    losses = [iteration.loss for iteration in run.iterations if iteration.loss is not None]
+    return any(loss <= target_loss for loss in losses) if losses else None
+
+
+def headline(found: Sequence[Result], target_loss: float) -> str:
+    """The result in one sentence."""
+    first, *others = found
+    time, name = in_seconds(first.run.seconds), f"{first.name[:1].upper()}{first.name[1:]}"
+    goal = f"loss {target_loss:g}"
+    if first.reached is None:
+        begin = f"{name} trained for {time}"
+    else:
+        begin = f"{name} {'reached' if first.reached else 'did not reach'} {goal} in {time}"
+    comparisons = [comparison(other, first, goal) for other in others]
+    return f"{'; '.join([begin, *comparisons])}."
+
+
+def comparison(other: Result, first: Result, goal: str) -> str:
+    """What another training did, as part of a sentence about the first."""
+    time = in_seconds(other.run.seconds)
+    if other.reached is False:
+        reach = {True: " reach it", False: "", None: f" reach {goal}"}[first.reached]
+        return f"{other.name} did not{reach} in {time}"
+    if first.reached is False:
+        return f"{other.name} {'reached it in' if other.reached else 'took'} {time}"
+    if abs(other.ratio - 1) < SAME:
+        return f"{other.name} took {time}: about as long"
+    if other.ratio > 1:
+        return f"{other.name} took {time}: {times(other.ratio)} times as long"
+    return f"{other.name} took only {time}: it was {times(1 / max(other.ratio, 1e-9))} times as fast"
+
+
+def relative(result: Result, first: Result) -> str:
+    """The time relative to the first training's, as far as both are known."""
+    if result is first:
+        return "1 ×"
+    if result.reached is False and first.reached is False:
+        return "–"
+    bound = "> " if result.reached is False else "< " if first.reached is False else ""
+    return f"{bound}{times(result.ratio)} ×"
+
+
+def all_plots(found: Sequence[Result], target_loss: float) -> list[Plot]:
+    """The plots, in the order in which they tell what happened."""
+    runs = [result.run for result in found]
+    ends = "; ".join(f"{result.run.policy} ended after {in_seconds(result.run.seconds)}" for result in found)
+    ranges = "; ".join(f"{run.policy} {k_range(run)}" for run in runs)
+    late = "; ".join(f"{run.policy}: {late_workers(run)}" for run in runs)
+    closeup, window = plots.close_up(runs)
+    return [
+        Plot(
+            "Loss over time",
+            plots.loss_over_time(runs, target_loss),
+            "The line that meets the dashed target further to the left has trained faster.",
+            f"Loss over seconds of training, to a target of {target_loss:g}: {ends}.",
+        ),
+        Plot(
+            "How many gradients it waited for",
+            plots.k_over_time(runs),
+            "Each iteration waits for the k fastest gradients; a dynamic policy changes k while it trains.",
+            f"k over seconds of training: {ranges}.",
+        ),
+        Plot(
+            "A closer look: what waiting costs",
+            closeup,
+            f"The same {in_seconds(window)} from the middle of each training: a vertical line begins an iteration, a "
+            "dot is a gradient that was used, a cross one that came when the iteration had enough.",
+            f"Gradients of each worker during {in_seconds(window)} of each training.",
+        ),
+        Plot(
+            "Who is late",
+            plots.lateness_over_time(runs),
+            "The fuller a worker's row, the more of its gradients came when the iteration had enough: a full row is a "
+            "straggler, and nobody waited for it.",
+            f"Share of late gradients: {late}.",
+        ),
+        Plot(
+            "Expected and observed time of an iteration",
+            plots.durations_over_time(runs),
+            "Dots are iterations, the line is what the controller expected: the closer they are, the better it knows "
+            "the workers.",
+            "Seconds an iteration over seconds of training, observed and, where there were estimates, expected.",
+        ),
+    ]
+
+
+def decisions(run: Run) -> Iterator[tuple[Iteration, int | None]]:
+    """The first iteration and those with another k than the one before, each with the k before."""
+    yield run.iterations[0], None
+    for before, iteration in pairwise(run.iterations):
+        if iteration.k != before.k:
+            yield iteration, before.k
+
+
+def in_words(run: Run) -> str:
+    """What a policy does, for somebody who does not know its name."""
+    name, _, k = run.policy.partition(":")
+    if name == "static" and k:
+        return f"waiting for {k} of {run.workers}"
+    return NAMES.get(run.policy, run.policy)
+
+
+def k_range(run: Run) -> str:
+    """Between which numbers k was."""
+    ks = [iteration.k for iteration in run.iterations]
+    return f"always {ks[0]}" if min(ks) == max(ks) else f"between {min(ks)} and {max(ks)}, {run.mean_k:.1f} on average"
+
+
+def late_workers(run: Run) -> str:
+    """The share of late gradients of each worker that had any."""
+    shares = {worker: plots.late_share(run, worker) for worker in range(run.workers)}
+    late = [f"worker {worker} {share:.0%}" for worker, share in shares.items() if share]
+    return ", ".join(late) or "none"
+
+
+def times(ratio: float) -> str:
+    """A ratio with as many digits as help."""
+    return f"{ratio:.2f}" if ratio < 1.5 else f"{ratio:.1f}" if ratio < 20 else f"{ratio:.0f}"
+
+
+def in_seconds(seconds: float) -> str:
+    """A time with as many digits as help, on one line with its unit."""
+    digits = 2 if seconds < 1 else 1 if seconds < 100 else 0
+    return f"{seconds:.{digits}f}\N{NO-BREAK SPACE}s"

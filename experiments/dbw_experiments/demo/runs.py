@@ -1,0 +1,62 @@
+"""One training of a demonstration, as it was recorded by the services that ran it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration."""
+
+    number: int
+    begin: float  # seconds since training began: when its parameters were published
+    duration: float  # in seconds, until it had its gradients
+    k: int  # how many it waited for
+    loss: float | None
+    estimated: float | None  # how long the controller expected it to take, in seconds
+    explanation: str  # why this k, in words
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A gradient, or the notice that one is done."""
+
+    iteration: int
+    worker: int
+    time: float  # seconds since training began
+    is_late: bool  # it came when its iteration had enough
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training under one policy."""
+
+    policy: str
+    workers: int
+    iterations: tuple[Iteration, ...]
+    arrivals: tuple[Arrival, ...]
+    accuracy: float | None  # on examples that were held out, between 0 and 1
+
+    @cached_property
+    def seconds(self) -> float:
+        """How long training took."""
+        last = self.iterations[-1]
+        return last.begin + last.duration
+
+    @cached_property
+    def mean_k(self) -> float:
+        """How many gradients it waited for, on average."""
+        return fmean(iteration.k for iteration in self.iterations)
+
+    @cached_property
+    def sent(self) -> Mapping[int, int]:
+        """How many gradients of each worker came."""
+        return Counter(arrival.worker for arrival in self.arrivals)
+
+    @cached_property
+    def late(self) -> Mapping[int, int]:
+        """How many gradients of each worker were late."""
+        return Counter(arrival.worker for arrival in self.arrivals if arrival.is_late)

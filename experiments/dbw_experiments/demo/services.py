@@ -1,0 +1,117 @@
+"""Services as processes of their own on this machine, none of which outlives us."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120.0  # seconds for a service to get ready: a controller compiles its kernels once
+FAREWELL = 5.0  # seconds to leave
+LAST_LINES = 15
+
+
+class ServiceFailedError(Exception):
+    """A service has ended though it should not, or did not get ready; the text says which, and its last words."""
+
+
+class Service:
+    """One process, `python -m MODULE`, and the file that it logs to."""
+
+    def __init__(self, name: str, module: str, flags: Sequence[str], log: Path) -> None:
+        self.name, self._log = name, log
+        command = [sys.executable, "-m", module, "--log-format", "json", *flags]
+        with log.open("wb") as file:
+            # Ctrl-C is for us: in a session of its own, the service ends when we tell it to.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+
+    def wait_for(self, message: str) -> dict[str, Any]:
+        """Wait for a line in its log; returns it."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            ended = self._process.poll() is not None
+            for line in self._lines():
+                if line.get("message") == message:
+                    return line
+            if ended:
+                raise self._failure(f"has ended with exit code {self._process.returncode}")
+            time.sleep(0.05)
+        raise self._failure(f"is not {message!r} after {PATIENCE:g} s")
+
+    def is_over(self) -> bool:
+        """Whether it has come to its end; raises ServiceFailedError if not to a good one."""
+        code = self._process.poll()
+        if code:
+            how = f"was killed by signal {-code}" if code < 0 else f"has failed with exit code {code}"
+            raise self._failure(how)
+        return code == 0
+
+    def terminate(self) -> None:
+        """Tell it to leave."""
+        self._process.terminate()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, and after so many seconds do not."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        for text in self._log.read_text("utf-8", "replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # what is not logged but printed
+            if isinstance(line, dict):
+                yield line
+
+    def _failure(self, what: str) -> ServiceFailedError:
+        last = self._log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:]
+        words = "\n".join(f"    {line}" for line in last) or "    nothing"
+        return ServiceFailedError(f"the {self.name} {what}. Its last words, in {self._log}:\n{words}")
+
+
+@contextmanager
+def services(folder: Path) -> Iterator["Services"]:
+    """Services that log into a folder, and are gone afterwards, whatever happens."""
+    found = Services(folder)
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+class Services:
+    """All that run at the moment."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[Service] = []
+        folder.mkdir(parents=True)
+
+    def start(self, name: str, module: str, *flags: str) -> Service:
+        """Start one."""
+        service = Service(name, module, flags, self._folder / f"{name.replace(' ', '-')}.log")
+        self._running.append(service)
+        return service
+
+    def check(self) -> None:
+        """Raise ServiceFailedError if any has failed."""
+        for service in self._running:
+            service.is_over()
+
+    def stop(self) -> None:
+        """End all of them."""
+        for service in self._running:
+            service.terminate()
+        deadline = time.monotonic() + FAREWELL
+        for service in self._running:
+            service.wait(max(deadline - time.monotonic(), 0.0))
+        self._running.clear()
