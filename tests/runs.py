@@ -3,6 +3,7 @@
 import numpy as np
 
 from dbw_experiments.demo.runs import Arrival, Iteration, Run
+from dbw_ps.progress import LOSSES
 
 WORKERS, STRAGGLER, SLOWER = 8, 7, 6
 TARGET = 0.2
@@ -27,12 +28,12 @@ def simulated(policy: str, iterations: int = 300, seed: int = 1) -> Run:
             Arrival(number, worker, done[worker].item(), bool(done[worker] > end))
             for worker in np.flatnonzero(idle).tolist()
         ]
-        progress = number / max(1, iterations - 1)
+        progress = min(number / max(1, iterations - LOSSES), 1.0)  # and then it stays there
         loss = TARGET + 2.1 * (np.exp(-5 * progress) - np.exp(-5)) + 0.2 * abs(random.normal()) * (1 - progress)
         why = f"k = {k} has the largest gain per second: {0.1 * k:.4g} in {expected:.4g} s"
         rounds.append(Iteration(number, now, end - now, k, loss, expected, why))
         expected += 0.05 * (end - now - expected)
         free, now = np.where(idle, done, free), end
     return Run(
-        policy, WORKERS, tuple(rounds), tuple(sorted(arrivals, key=lambda arrival: arrival.time)), accuracy=0.942
+        policy, WORKERS, TARGET, tuple(rounds), tuple(sorted(arrivals, key=lambda arrival: arrival.time)), accuracy=0.942
     )

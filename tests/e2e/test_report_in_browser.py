@@ -7,7 +7,7 @@ import pytest
 
 from dbw_experiments.demo.report import write_report
 from tests.node import BROWSER, needs_browser, run_node
-from tests.runs import TARGET, simulated
+from tests.runs import simulated
 
 pytestmark = needs_browser
 
@@ -23,7 +23,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "a setting": "with a long value " * 20,
         "another": "x" * 300,
     }
-    write_report(path, runs, setting, TARGET, command="dbw demo " + "--option=value " * 30)
+    write_report(path, runs, setting, command="dbw demo " + "--option=value " * 30)
     return run_node("report.mjs", {"report": str(path), "chromium": BROWSER})
 
 

@@ -5,8 +5,8 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -17,18 +17,20 @@ from rich.table import Table
 from dbw_experiments.demo.recording import Recorder
 from dbw_experiments.demo.report import write_report
 from dbw_experiments.demo.runs import Run
-from dbw_experiments.demo.services import FAREWELL, ServiceFailedError, Services, services
+from dbw_experiments.demo.services import FAREWELL, PATIENCE, Service, ServiceFailedError, Services, services
 from dbw_experiments.demo.view import View, view
 from dbw_ps.checkpoint import CheckpointFolder
 from dbw_ps.decisions import policy_from
 from dbw_ps.model import load_model
 from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
 from dbw_worker import datasets
+from dbw_worker.app import load_dataset
 from dbw_worker.delays import parse_delay
 from dbw_worker.evaluation import accuracy
 
 LOCAL = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 LOOK_SECONDS = 0.2
+OVER = "training is over"  # what parameter server and workers log before a good end
 DESCRIPTION = """Start a controller, a parameter server and workers on this machine, some of them slow, train the same
 model under each policy until the loss is down to a target, and compare. Ends with a table and a report to be opened in
 a browser."""
@@ -49,6 +51,7 @@ class DemoOptions(Options):
     optimizer: str = option("sgd:lr=0.2", "as for dbw ps")
     target_loss: float = option(0.2, "train until the mean loss of ten iterations is at most this")
     max_seconds: float = option(120.0, "give a training up that does not get there in this time")
+    device: str = option("cpu", "where workers compute; a GPU has to be shared by all of them")
     seed: int = option(0, "the seed of parameters, mini-batches and delays")
     output: Path = option(Path("dbw-demo"), "the folder for reports and logs, each demonstration in one of its own")
 
@@ -56,6 +59,7 @@ class DemoOptions(Options):
         """Refuse what makes no sense before anything is started."""
         self.require_between("workers", 1, 1000)
         self.require_between("batch_size", 1, 2**31)
+        self.require_between("seed", 0, 2**63 - 1)
         self.require_between("max_seconds", 1, 10**6)
         self.require_between("target_loss", 1e-9, 1e9)
         for policy in self.each_policy():
@@ -83,117 +87,120 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a demonstration to its end."""
     parser = ArgumentParser(prog="dbw demo", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False)
     options, _ = parse(parser, DemoOptions, "demo", arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that services are ended
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(1))  # so that services are ended
     try:
-        demonstrate(options, Console())
-    except (ServiceFailedError, TargetMissedError, OSError, datasets.DataError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
+        return demonstrate(options, Console())
+    except WrongValueError as error:
+        parser.error(f"--{error}")
     except UsageError as error:
         parser.error(str(error))
-    return 0
+    except (ServiceFailedError, OSError, datasets.DataError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
 
 
-class TargetMissedError(Exception):
-    """A training was given up."""
-
-
-def demonstrate(options: DemoOptions, console: Console) -> Path:
-    """Train under each policy; returns the path of the report."""
+def demonstrate(options: DemoOptions, console: Console) -> int:
+    """Train under each policy, and show what came out; returns the exit code, 1 if a target was missed."""
     folder = options.output / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
-    if options.dataset in datasets.NAMES:
-        datasets.load(
-            options.dataset, options.data_dir or datasets.default_folder()
-        )  # once, rather than in each worker
+    load_model(options.model)  # what is wrong with model or data is told before anything is started
+    load_dataset(options.dataset, options.data_dir)
     runs: list[Run] = []
     with services(folder / "logs") as started:
-        controller = started.start("controller", "dbw_controller", *LOCAL)
-        port = controller.wait_for("listening")["grpc_port"]
+        with view(console, "controller") as shown:
+            shown.say("starting; the first time it compiles for half a minute")
+            controller = started.start("controller", "dbw_controller", *LOCAL)
+            controller.wait_for("ready")
         for policy in options.each_policy():
-            with view(console, options.target_loss, policy) as shown:
-                runs.append(Training(options, policy, f"127.0.0.1:{port}", folder, started).run(shown))
-            console.print(f"{policy}: loss {options.target_loss:g} after {runs[-1].seconds:.1f} s", highlight=False)
+            with view(console, policy) as shown:
+                runs.append(Training(options, policy, controller, folder, started).run(shown))
+            console.print(f"{policy}: loss {runs[-1].loss:.3g} after {runs[-1].seconds:.1f} s", highlight=False)
     report = folder / "report.html"
-    write_report(report, runs, setting(options), options.target_loss, options.command())
+    write_report(report, runs, setting(options), options.command())
     console.print()
-    console.print(summary(runs, options.target_loss))
+    console.print(summary(runs))
     console.print(f"Report: {report}", soft_wrap=True, highlight=False)
-    return report
+    missed = ", ".join(run.policy for run in runs if not run.reached)
+    if missed:
+        hint = "try a higher --target-loss, more --max-seconds or another --optimizer"
+        console.print(f"The target was missed under {missed}: {hint}.", style="red", soft_wrap=True)
+    return 1 if missed else 0
 
 
 class Training:
     """One training: a parameter server and its workers, which report to a controller that is there."""
 
-    def __init__(self, options: DemoOptions, policy: str, controller: str, folder: Path, started: Services) -> None:
+    def __init__(self, options: DemoOptions, policy: str, controller: Service, folder: Path, started: Services) -> None:
         self._options, self._policy, self._controller, self._services = options, policy, controller, started
         self._name = policy.replace(":", "-")
         self._folder = folder / self._name
         self._log = self._folder / "training.jsonl"
 
     def run(self, shown: View) -> Run:
-        """Train until the loss is at the target."""
+        """Train until the loss is at the target, or time is up."""
         options = self._options
         shown.say(f"starting a parameter server and {options.workers} workers")
         server = self._services.start(f"{self._name} ps", "dbw_ps", *LOCAL, *self._server_flags())
-        target = f"127.0.0.1:{server.wait_for('listening')['grpc_port']}"
-        workers = [
-            self._services.start(
-                f"{self._name} worker {i}",
-                "dbw_worker",
-                "--server",
-                target,
-                "--id",
-                f"worker-{i}",
-                *self._worker_flags(),
-            )
-            for i in range(options.workers)
-        ]
-        recorder = Recorder(self._policy, options.workers, self._log, self._controller, self._name)
-        try:
-            while not server.is_over():
-                self._services.check()
-                shown.show(recorder.run())
-                time.sleep(LOOK_SECONDS)
+        flags = [f"--server={address_of(server)}", *self._worker_flags()]
+        # A worker gets its number when it joins, so it is not called by one.
+        ids = [f"process-{i}" for i in range(options.workers)]
+        workers = [self._services.start(f"{self._name} {id_}", "dbw_worker", f"--id={id_}", *flags) for id_ in ids]
+        empty = Run(self._policy, options.workers, options.target_loss)
+        with Recorder(empty, self._log, address_of(self._controller), self._name) as recorder:
+            self._follow(recorder, server, workers, shown)
+            return replace(recorder.run(), accuracy=self._accuracy())
+
+    def _follow(self, recorder: Recorder, server: Service, workers: Sequence[Service], shown: View) -> None:
+        """Show the training until its end; raises ServiceFailedError if a service does not do what it should."""
+        began = time.monotonic()
+        while not server.is_over(after=OVER):
+            if self._controller.is_over():
+                raise self._controller.failure("has left too early")
             for worker in workers:
-                worker.wait(FAREWELL)
-                worker.is_over()
-            return self._checked(recorder.run(self._accuracy()))
-        finally:
-            recorder.close()
+                worker.is_over(after=OVER)
+            run = recorder.run()
+            if not run.iterations and time.monotonic() > began + PATIENCE:
+                raise server.failure(f"has not begun to train after {PATIENCE:g} s")
+            shown.show(run)
+            time.sleep(LOOK_SECONDS)
+        for worker in workers:
+            worker.wait(FAREWELL)
 
     def _server_flags(self) -> list[str]:
         options = self._options
-        flags = {
-            "job": self._name,
-            "policy": self._policy,
-            "controller": self._controller,
-            "model": options.model,
-            "optimizer": options.optimizer,
-            "sync-mode": options.sync_mode,
-            "seed": str(options.seed),
-            "min-workers": str(options.workers),
-            "target-loss": str(options.target_loss),
-            "max-seconds": str(options.max_seconds),
-            "training-log": str(self._log),
-            "checkpoint-dir": str(self._folder / "checkpoints"),
-        }
-        return [f"--{name}={value}" for name, value in flags.items()]
+        return as_flags(
+            {
+                "job": self._name,
+                "policy": self._policy,
+                "controller": address_of(self._controller),
+                "model": options.model,
+                "optimizer": options.optimizer,
+                "sync-mode": options.sync_mode,
+                "seed": options.seed,
+                "min-workers": options.workers,
+                "target-loss": options.target_loss,
+                "max-seconds": options.max_seconds,
+                "training-log": self._log,
+                "checkpoint-dir": self._folder / "checkpoints",
+            }
+        )
 
     def _worker_flags(self) -> list[str]:
         options = self._options
-        flags = {
-            "model": options.model,
-            "dataset": options.dataset,
-            "batch-size": str(options.batch_size),
-            "delay": options.delay,
-            "seed": str(options.seed),
-            "threads": "1",  # they share this machine
-            "patience": "30",
-            "metrics-listen": "127.0.0.1:0",
-        }
-        if options.data_dir is not None:
-            flags["data-dir"] = str(options.data_dir)
-        return [f"--{name}={value}" for name, value in flags.items()]
+        return as_flags(
+            {
+                "model": options.model,
+                "dataset": options.dataset,
+                "data-dir": options.data_dir,
+                "batch-size": options.batch_size,
+                "delay": options.delay,
+                "device": options.device,
+                "seed": options.seed,
+                "threads": 1,  # they share this machine
+                "patience": 30,
+                "metrics-listen": "127.0.0.1:0",
+            }
+        )
 
     def _accuracy(self) -> float | None:
         """On examples that were held out, if the data set has any."""
@@ -210,30 +217,33 @@ class Training:
         model.load_state_dict(found[1]["model"])
         return accuracy(model, datasets.load(options.dataset, options.data_dir or datasets.default_folder()).held_out)
 
-    def _checked(self, run: Run) -> Run:
-        if run.seconds >= self._options.max_seconds:
-            raise TargetMissedError(
-                f"under {self._policy} the loss is not at {self._options.target_loss:g} after {run.seconds:.0f} s: "
-                "try a higher --target-loss, more --max-seconds or another --optimizer"
-            )
-        return run
+
+def address_of(service: Service) -> str:
+    """Where a service on this machine serves."""
+    return f"127.0.0.1:{service.wait_for('listening')['grpc_port']}"
 
 
-def summary(runs: Sequence[Run], target_loss: float) -> Table:
+def as_flags(options: Mapping[str, object]) -> list[str]:
+    """The options that have a value, for a command line."""
+    return [f"--{name}={value}" for name, value in options.items() if value is not None]
+
+
+def summary(runs: Sequence[Run]) -> Table:
     """How the runs compare with the first."""
     first = runs[0]
-    table = Table(title=f"Time to loss {target_loss:g}", title_justify="left")
+    table = Table(title=f"Time to loss {first.target_loss:g}", title_justify="left")
     table.add_column("policy")
     for heading in ("time to target", "iterations", "mean k", "held-out accuracy", f"speed-up by {first.policy}"):
         table.add_column(heading, justify="right")
     for run in runs:
+        least = "" if run.reached else "> "  # which took longer than we waited
         table.add_row(
             run.policy,
-            f"{run.seconds:.1f} s",
+            f"{least}{run.seconds:.1f} s",
             str(len(run.iterations)),
             f"{run.mean_k:.1f}",
             "" if run.accuracy is None else f"{run.accuracy:.1%}",
-            "" if run is first else f"{run.seconds / first.seconds:.2f}×",
+            "" if run is first or not first.reached else f"{least}{run.seconds / first.seconds:.2f}×",
         )
     return table
 

@@ -59,7 +59,7 @@ SETTINGS: dict[Any, object] = {
 }
 
 
-def loss_over_time(runs: Sequence[Run], target_loss: float) -> str:
+def loss_over_time(runs: Sequence[Run]) -> str:
     """What was reached when: every loss, faint, and their moving average; the end of a training is a dot."""
 
     def draw(figure: Figure) -> None:
@@ -71,6 +71,7 @@ def loss_over_time(runs: Sequence[Run], target_loss: float) -> str:
             axes.plot(times, losses, color=colour(index), linewidth=0.7, alpha=0.3)
             axes.plot(times, smooth, color=colour(index), linewidth=2, label=short(run.policy))
             axes.plot(times[-1:], smooth[-1:], color=colour(index), marker="o", markersize=6)
+        target_loss = runs[0].target_loss
         axes.set_ylim(bottom=min(0.0, target_loss))
         axes.axhline(target_loss, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"target {target_loss:g}")
         legend(axes)
@@ -108,7 +109,8 @@ def close_up(runs: Sequence[Run]) -> tuple[str, float]:
         for index, (run, axes) in enumerate(zip(runs, panels(figure, runs), strict=True)):
             begins = np.array([i.begin for i in run.iterations])
             latest = max(0.0, run.seconds - seconds)
-            begin = begins[np.searchsorted(begins, min(run.seconds / 2, latest), side="right") - 1].item()
+            first = int(np.searchsorted(begins, min(run.seconds / 2, latest), side="right")) - 1
+            begin = begins[max(first, 0)].item()
             seen = begins[(begins >= begin) & (begins < begin + seconds)]
             axes.vlines(seen - begin, -0.6, run.workers - 0.4, color=MUTED, linewidth=0.6, alpha=0.6)
             for late in (False, True):

@@ -4,8 +4,9 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import grpc
 import msgspec
@@ -26,10 +27,10 @@ class Expectation(NamedTuple):
 
 
 class Recorder:
-    """Records one training of a job."""
+    """Records one training of a job; `empty` is what is known of it before it begins."""
 
-    def __init__(self, policy: str, workers: int, training_log: Path, controller: str, job: str) -> None:
-        self._policy, self._workers, self._job = policy, workers, job
+    def __init__(self, empty: Run, training_log: Path, controller: str, job: str) -> None:
+        self._empty, self._job = empty, job
         self._tail = Tail(training_log)
         self._iterations: list[Iteration] = []
         self._arrivals: list[Arrival] = []
@@ -39,11 +40,11 @@ class Recorder:
         self._watcher = threading.Thread(target=self._watch, name=f"watch {job}", daemon=True)
         self._watcher.start()
 
-    def run(self, accuracy: float | None = None) -> Run:
+    def run(self) -> Run:
         """The training as far as it has come."""
         for entry in self._tail.entries():
             self._add(entry)
-        return Run(self._policy, self._workers, tuple(self._iterations), tuple(self._arrivals), accuracy)
+        return replace(self._empty, iterations=tuple(self._iterations), arrivals=tuple(self._arrivals))
 
     def _add(self, entry: dict[str, Any]) -> None:
         number, k, duration = entry["iteration"], entry["k"], entry["duration_seconds"]
@@ -64,8 +65,10 @@ class Recorder:
                     decision = response.job.decision
                     self._expectations[decision.iteration] = expectation(decision)
 
-    def close(self) -> None:
-        """Stop recording."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         self._channel.close()
         self._watcher.join()

@@ -22,13 +22,12 @@ class Result:
 
     run: Run
     name: str  # the policy in words
-    reached: bool | None  # the target loss; None if there is no loss to tell by
     ratio: float  # of its time to that of the first run
 
     @property
     def time(self) -> str:
         """How long it took to the target, or at least."""
-        return f"{'> ' * (self.reached is False)}{in_seconds(self.run.seconds)}"
+        return f"{'> ' * (not self.run.reached)}{in_seconds(self.run.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -41,68 +40,57 @@ class Plot:
     label: str
 
 
-def write_report(path: Path, runs: Sequence[Run], setting: Mapping[str, str], target_loss: float, command: str) -> None:
+def write_report(path: Path, runs: Sequence[Run], setting: Mapping[str, str], command: str) -> None:
     """Write the report of trainings to the same target loss, the first of which is what the others are compared with.
 
     The setting is shown as it is, and the command as how to run the demonstration again.
     """
     if not runs or not all(run.iterations for run in runs):
         raise ValueError("a report needs at least one training, and an iteration in each")
-    found = results(runs, target_loss)
+    found = results(runs)
     template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(template).render(
-        headline=headline(found, target_loss),
+        headline=headline(found),
         results=found,
         relative=[relative(result, found[0]) for result in found],
         longest=max(run.seconds for run in runs) or 1.0,
-        plots=all_plots(found, target_loss),
+        plots=all_plots(found),
         decisions=[
             (run, list(islice(decisions(run), SHOWN_DECISIONS)), sum(1 for _ in decisions(run))) for run in runs
         ],
         setting=setting,
         command=command,
         workers=max(run.workers for run in runs),
-        target_loss=target_loss,
+        target_loss=runs[0].target_loss,
         in_seconds=in_seconds,
         colours=plots.COLOURS,
     )
     path.write_text(page, encoding="utf-8")
 
 
-def results(runs: Sequence[Run], target_loss: float) -> list[Result]:
+def results(runs: Sequence[Run]) -> list[Result]:
     """What each training came to."""
     first = runs[0].seconds or 1.0
-    return [Result(run, in_words(run), reached(run, target_loss), run.seconds / first) for run in runs]
+    return [Result(run, in_words(run), run.seconds / first) for run in runs]
 
 
-def reached(run: Run, target_loss: float) -> bool | None:
-    """Whether a training came to the target. It then ended: an average that did has a loss that did."""
-    losses = [iteration.loss for iteration in run.iterations if iteration.loss is not None]
-    return any(loss <= target_loss for loss in losses) if losses else None
-
-
-def headline(found: Sequence[Result], target_loss: float) -> str:
+def headline(found: Sequence[Result]) -> str:
     """The result in one sentence."""
     first, *others = found
-    time, name = in_seconds(first.run.seconds), f"{first.name[:1].upper()}{first.name[1:]}"
-    goal = f"loss {target_loss:g}"
-    if first.reached is None:
-        begin = f"{name} trained for {time}"
-    else:
-        begin = f"{name} {'reached' if first.reached else 'did not reach'} {goal} in {time}"
-    comparisons = [comparison(other, first, goal) for other in others]
-    return f"{'; '.join([begin, *comparisons])}."
+    reached = "reached" if first.run.reached else "did not reach"
+    goal = f"loss {first.run.target_loss:g}"
+    begin = f"{first.name[:1].upper()}{first.name[1:]} {reached} {goal} in {in_seconds(first.run.seconds)}"
+    return f"{'; '.join([begin, *(comparison(other, first) for other in others)])}."
 
 
-def comparison(other: Result, first: Result, goal: str) -> str:
+def comparison(other: Result, first: Result) -> str:
     """What another training did, as part of a sentence about the first."""
     time = in_seconds(other.run.seconds)
-    if other.reached is False:
-        reach = {True: " reach it", False: "", None: f" reach {goal}"}[first.reached]
-        return f"{other.name} did not{reach} in {time}"
-    if first.reached is False:
-        return f"{other.name} {'reached it in' if other.reached else 'took'} {time}"
+    if not other.run.reached:
+        return f"{other.name} did not{' reach it' * first.run.reached} in {time}"
+    if not first.run.reached:
+        return f"{other.name} reached it in {time}"
     if abs(other.ratio - 1) < SAME:
         return f"{other.name} took {time}: about as long"
     if other.ratio > 1:
@@ -114,13 +102,13 @@ def relative(result: Result, first: Result) -> str:
     """The time relative to the first training's, as far as both are known."""
     if result is first:
         return "1 ×"
-    if result.reached is False and first.reached is False:
+    if not result.run.reached and not first.run.reached:
         return "–"
-    bound = "> " if result.reached is False else "< " if first.reached is False else ""
+    bound = "> " if not result.run.reached else "< " if not first.run.reached else ""
     return f"{bound}{times(result.ratio)} ×"
 
 
-def all_plots(found: Sequence[Result], target_loss: float) -> list[Plot]:
+def all_plots(found: Sequence[Result]) -> list[Plot]:
     """The plots, in the order in which they tell what happened."""
     runs = [result.run for result in found]
     ends = "; ".join(f"{result.run.policy} ended after {in_seconds(result.run.seconds)}" for result in found)
@@ -130,9 +118,9 @@ def all_plots(found: Sequence[Result], target_loss: float) -> list[Plot]:
     return [
         Plot(
             "Loss over time",
-            plots.loss_over_time(runs, target_loss),
+            plots.loss_over_time(runs),
             "The line that meets the dashed target further to the left has trained faster.",
-            f"Loss over seconds of training, to a target of {target_loss:g}: {ends}.",
+            f"Loss over seconds of training, to a target of {runs[0].target_loss:g}: {ends}.",
         ),
         Plot(
             "How many gradients it waited for",

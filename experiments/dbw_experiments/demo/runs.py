@@ -1,10 +1,13 @@
 """One training of a demonstration, as it was recorded by the services that ran it."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
+
+from dbw_ps.progress import LOSSES
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,27 @@ class Run:
 
     policy: str
     workers: int
-    iterations: tuple[Iteration, ...]
-    arrivals: tuple[Arrival, ...]
-    accuracy: float | None  # on examples that were held out, between 0 and 1
+    target_loss: float
+    iterations: tuple[Iteration, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
+    accuracy: float | None = None  # on examples that were held out, between 0 and 1
 
     @cached_property
     def seconds(self) -> float:
         """How long training took."""
         last = self.iterations[-1]
         return last.begin + last.duration
+
+    @cached_property
+    def loss(self) -> float:
+        """The mean loss of the last iterations, of as many as the parameter server looks at; NaN without any."""
+        losses = [i.loss for i in self.iterations if i.loss is not None][-LOSSES:]
+        return fmean(losses) if losses else math.nan
+
+    @cached_property
+    def reached(self) -> bool:
+        """Whether it came down to the target, as the parameter server sees it."""
+        return len(self.iterations) >= LOSSES and self.loss <= self.target_loss
 
     @cached_property
     def mean_k(self) -> float:

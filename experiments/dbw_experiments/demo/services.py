@@ -1,6 +1,7 @@
 """Services as processes of their own on this machine, none of which outlives us."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 PATIENCE = 120.0  # seconds for a service to get ready: a controller compiles its kernels once
 FAREWELL = 5.0  # seconds to leave
 LAST_LINES = 15
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ServiceFailedError(Exception):
@@ -35,21 +37,27 @@ class Service:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             ended = self._process.poll() is not None
-            for line in self._lines():
-                if line.get("message") == message:
-                    return line
+            if (line := self._line(message)) is not None:
+                return line
             if ended:
-                raise self._failure(f"has ended with exit code {self._process.returncode}")
+                raise self.failure(f"has ended with exit code {self._process.returncode}")
             time.sleep(0.05)
-        raise self._failure(f"is not {message!r} after {PATIENCE:g} s")
+        raise self.failure(f"is not {message!r} after {PATIENCE:g} s")
 
-    def is_over(self) -> bool:
-        """Whether it has come to its end; raises ServiceFailedError if not to a good one."""
+    def is_over(self, after: str | None = None) -> bool:
+        """Whether it has come to its end; raises ServiceFailedError if not to a good one.
+
+        A good one comes, if that is given, after a line in its log.
+        """
         code = self._process.poll()
+        if code is None:
+            return False
         if code:
             how = f"was killed by signal {-code}" if code < 0 else f"has failed with exit code {code}"
-            raise self._failure(how)
-        return code == 0
+            raise self.failure(how)
+        if after is not None and self._line(after) is None:
+            raise self.failure("has left too early")
+        return True
 
     def terminate(self) -> None:
         """Tell it to leave."""
@@ -63,16 +71,19 @@ class Service:
             self._process.kill()
             self._process.wait()
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _line(self, message: str) -> dict[str, Any] | None:
+        """The first line with this message in its log."""
         for text in self._log.read_text("utf-8", "replace").splitlines():
             try:
                 line = json.loads(text)
             except ValueError:
                 continue  # what is not logged but printed
-            if isinstance(line, dict):
-                yield line
+            if isinstance(line, dict) and line.get("message") == message:
+                return line
+        return None
 
-    def _failure(self, what: str) -> ServiceFailedError:
+    def failure(self, what: str) -> ServiceFailedError:
+        """What went wrong, with its last words."""
         last = self._log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:]
         words = "\n".join(f"    {line}" for line in last) or "    nothing"
         return ServiceFailedError(f"the {self.name} {what}. Its last words, in {self._log}:\n{words}")
@@ -98,20 +109,31 @@ class Services:
 
     def start(self, name: str, module: str, *flags: str) -> Service:
         """Start one."""
-        service = Service(name, module, flags, self._folder / f"{name.replace(' ', '-')}.log")
-        self._running.append(service)
+        with uninterrupted():  # or nobody would know of it
+            service = Service(name, module, flags, self._folder / f"{name.replace(' ', '-')}.log")
+            self._running.append(service)
         return service
-
-    def check(self) -> None:
-        """Raise ServiceFailedError if any has failed."""
-        for service in self._running:
-            service.is_over()
 
     def stop(self) -> None:
         """End all of them."""
-        for service in self._running:
-            service.terminate()
-        deadline = time.monotonic() + FAREWELL
-        for service in self._running:
-            service.wait(max(deadline - time.monotonic(), 0.0))
-        self._running.clear()
+        with uninterrupted():
+            for service in self._running:
+                service.terminate()
+            deadline = time.monotonic() + FAREWELL
+            for service in self._running:
+                service.wait(max(deadline - time.monotonic(), 0.0))
+            self._running.clear()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let signals wait for the end of the block. Processes that it starts have handlers of their own."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

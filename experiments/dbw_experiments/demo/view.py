@@ -15,7 +15,6 @@ from rich.text import Text
 
 from dbw_experiments.demo.runs import Run
 
-LOSSES = 10  # as many as the parameter server averages to tell whether its target is reached
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 60  # iterations
 PLAIN_SECONDS = 2.0  # between lines where there is no terminal
@@ -34,20 +33,20 @@ class View(Protocol):
 
 
 @contextmanager
-def view(console: Console, target_loss: float, title: str) -> Iterator[View]:
+def view(console: Console, title: str) -> Iterator[View]:
     """The view of one run."""
     if not console.is_terminal:
-        yield PlainView(console, target_loss, title)
+        yield PlainView(console, title)
         return
     with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield LiveView(live, target_loss, title)
+        yield LiveView(live, title)
 
 
 class LiveView:
     """A panel that changes."""
 
-    def __init__(self, live: Live, target_loss: float, title: str) -> None:
-        self._live, self._target, self._title = live, target_loss, title
+    def __init__(self, live: Live, title: str) -> None:
+        self._live, self._title = live, title
 
     def say(self, text: str) -> None:
         """Show what is being done before there is something to see."""
@@ -64,11 +63,11 @@ class LiveView:
         figures.add_row(
             f"{run.seconds:.1f} s",
             f"iteration {last.number}",
-            f"loss {_mean_loss(run):.3f}, target {self._target:g}",
+            f"loss {run.loss:.3f}, target {run.target_loss:g}",
             f"k = {last.k} of {run.workers}",
         )
         bar = Table.grid(expand=True)
-        bar.add_row(ProgressBar(total=1.0, completed=progress(run, self._target)))
+        bar.add_row(ProgressBar(total=1.0, completed=progress(run)))
         ks = "".join(BARS[(i.k * len(BARS) - 1) // run.workers] for i in run.iterations[-HISTORY:])
         return Group(
             bar,
@@ -82,8 +81,8 @@ class LiveView:
 class PlainView:
     """Lines, a few seconds apart."""
 
-    def __init__(self, console: Console, target_loss: float, title: str) -> None:
-        self._console, self._target, self._title = console, target_loss, title
+    def __init__(self, console: Console, title: str) -> None:
+        self._console, self._title = console, title
         self._next = 0.0
 
     def say(self, text: str) -> None:
@@ -97,7 +96,7 @@ class PlainView:
             last, late = run.iterations[-1], max(run.late, key=lambda worker: run.late[worker], default=None)
             whom = f", worker {late} late {run.late[late]} times" if late is not None and run.late[late] else ""
             self._console.print(
-                f"{self._title}: {run.seconds:.1f} s, iteration {last.number}, loss {_mean_loss(run):.3f}, "
+                f"{self._title}: {run.seconds:.1f} s, iteration {last.number}, loss {run.loss:.3f}, "
                 f"k = {last.k} of {run.workers}{whom}",
                 soft_wrap=True,
             )
@@ -114,14 +113,9 @@ def workers(run: Run) -> Table:
     return table
 
 
-def progress(run: Run, target_loss: float) -> float:
+def progress(run: Run) -> float:
     """How far a run is on the way from its first loss to the target, as a share; losses fall by ratios."""
     first = run.iterations[0].loss or math.nan
-    way = math.log(first / target_loss) if first > target_loss > 0 else math.nan
-    gone = math.log(first / max(_mean_loss(run), 1e-12))
+    way = math.log(first / run.target_loss) if first > run.target_loss > 0 else math.nan
+    gone = math.log(first / max(run.loss, 1e-12))
     return min(max(gone / way, 0.0), 1.0) if way > 0 else 0.0
-
-
-def _mean_loss(run: Run) -> float:
-    losses = [i.loss for i in run.iterations[-LOSSES:] if i.loss is not None]
-    return sum(losses) / len(losses) if losses else math.nan

@@ -7,6 +7,7 @@ import pytest
 
 from dbw.v1.iteration_pb2 import Decision, Estimates
 from dbw_experiments.demo.recording import Expectation, Recorder, Tail, expectation
+from dbw_experiments.demo.runs import Run
 
 NOBODY = "127.0.0.1:1"  # no controller: its expectations are missing, and nothing else
 
@@ -26,16 +27,15 @@ def entry(iteration: int, arrivals: list[tuple[int, int, float]]) -> dict[str, A
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
-    recorder = Recorder("dbw", 3, tmp_path / "log.jsonl", NOBODY, "job")
-    yield recorder
-    recorder.close()
+    with Recorder(Run("dbw", 3, 0.2), tmp_path / "log.jsonl", NOBODY, "job") as recorder:
+        yield recorder
 
 
 def test_a_late_gradient_belongs_to_its_iteration_and_came_when_it_came(recorder: Recorder, tmp_path: Path) -> None:
     first = entry(0, [(0, 1, 0.5), (0, 2, 1.0), (0, 0, 1.25)])  # the last one while the first two were averaged
     second = entry(1, [(1, 1, 0.5), (0, 0, 2.0), (1, 2, 1.0)])
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (first, second)))
-    run = recorder.run(accuracy=0.5)
+    run = recorder.run()
     assert [(a.iteration, a.worker, a.time, a.is_late) for a in run.arrivals] == [
         (0, 1, 0.5, False),
         (0, 2, 1.0, False),
@@ -48,7 +48,7 @@ def test_a_late_gradient_belongs_to_its_iteration_and_came_when_it_came(recorder
         (0, 0.0, 2, 2.0, None),
         (1, 1.5, 2, 1.0, None),
     ]
-    assert (run.seconds, run.mean_k, run.accuracy) == (2.5, 2.0, 0.5)
+    assert (run.seconds, run.mean_k, run.loss, run.reached) == (2.5, 2.0, 1.5, False)
     assert (dict(run.sent), dict(run.late)) == ({0: 2, 1: 2, 2: 2}, {0: 2})
 
 

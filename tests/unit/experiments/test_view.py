@@ -6,7 +6,7 @@ from rich.console import Console
 
 from dbw_experiments.demo.runs import Run
 from dbw_experiments.demo.view import progress, view
-from tests.runs import TARGET, WORKERS, simulated
+from tests.runs import WORKERS, simulated
 
 RUN = simulated("dbw", 100)
 
@@ -29,12 +29,12 @@ def losing(*losses: float | None) -> Run:
     ],
 )
 def test_progress_is_the_share_of_the_way_to_the_target_in_ratios(losses: list[float | None], share: float) -> None:
-    assert progress(losing(*losses), TARGET) == pytest.approx(share)
+    assert progress(losing(*losses)) == pytest.approx(share)
 
 
 def test_where_there_is_no_terminal_lines_say_how_far_it_is() -> None:
     output = StringIO()
-    with view(Console(file=output), TARGET, "dbw") as shown:
+    with view(Console(file=output), "dbw") as shown:
         shown.say("starting")
         shown.show(losing())
         shown.show(RUN)
@@ -49,7 +49,7 @@ def test_where_there_is_no_terminal_lines_say_how_far_it_is() -> None:
 def test_a_terminal_shows_a_line_for_every_worker_and_why_k_is_what_it_is() -> None:
     output = StringIO()
     console = Console(file=output, force_terminal=True, width=100, color_system=None)
-    with view(console, TARGET, "dbw") as shown:
+    with view(console, "dbw") as shown:
         shown.say("starting")
         shown.show(RUN)
     text = output.getvalue()
