@@ -43,7 +43,7 @@ def ours(name: str, inputs: Tensor, targets: Tensor, parts: int) -> Callable[[],
     """A worker's."""
     model = FlatModel(load_model(name))
     gradients, vector = Gradients(model, cross_entropy, parts), model.vector.clone()
-    return lambda: gradients.compute(vector, (inputs, targets), 0, never)
+    return lambda: gradients.compute(vector, (inputs, targets), never)
 
 
 def measure() -> Report:

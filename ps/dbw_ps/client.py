@@ -34,6 +34,7 @@ SERVICE = "/dbw.v1.ParameterServerService/"
 # What no further attempt would change: another process has our id, the model is another one, we are not let in.
 FINAL = ("SESSION_REPLACED", "MODEL_DIFFERS", "INVALID_VALUE", "UNAUTHENTICATED", "NOT_OWNER", "NOT_SUPPORTED")
 CALL_SECONDS = 30.0
+LEAVE_SECONDS = 2.0  # who leaves does not wait for what stands still
 
 
 class LinkError(Exception):
@@ -50,32 +51,26 @@ class Parameters:
 
 
 class Subscription:
-    """The stream of parameters of one session, and the newest that came on it."""
+    """The stream of parameters of one session, and the newest that came on it. It tells when there is news."""
 
-    def __init__(self, stream: Any, session: pb.JoinResponse) -> None:  # noqa: ANN401 (a call of gRPC)
-        self._stream, self._session = stream, session
-        self._changed = threading.Condition()
+    def __init__(self, stream: Any, session: pb.JoinResponse, news: threading.Condition) -> None:  # noqa: ANN401
+        self._stream, self._session, self._news = stream, session, news
         self._newest: Parameters | None = None
         self.announced = -1  # the newest version whose first piece has come
-        self._finished = False
-        self._error: Exception | None = None
+        self.finished = False  # whether training is over
+        self.error: Exception | None = None  # what ended the stream
         threading.Thread(target=self._read, name="dbw parameters", daemon=True).start()
 
     def newer(self, known: int | None) -> Parameters | None:
         """Wait for newer parameters; None when training is over. Raises what ended the stream."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._finished or self._error or self._has_newer(known))
-            if self._finished:
+        with self._news:
+            self._news.wait_for(lambda: self.finished or self.error or self._has_newer(known))
+            if self.finished:
                 return None
             if not self._has_newer(known):
-                assert self._error is not None
-                raise self._error
+                assert self.error is not None
+                raise self.error
             return self._newest
-
-    def wait_for_news(self, known: int, seconds: float) -> bool:
-        """Wait until newer parameters begin to come, or the stream ends; returns whether it did."""
-        with self._changed:
-            return self._changed.wait_for(lambda: bool(self._error) or self.announced > known, seconds)
 
     def _has_newer(self, known: int | None) -> bool:
         return self._newest is not None and (known is None or self._newest.version > known)
@@ -85,17 +80,17 @@ class Subscription:
         try:
             for message in self._stream:
                 parameters = incoming.take(message, self._session)
-                with self._changed:
+                with self._news:
                     self.announced = incoming.header.version
-                    self._finished |= incoming.header.finished
+                    self.finished |= incoming.header.finished
                     if parameters is not None:
                         self._newest = parameters
-                    self._changed.notify_all()
+                    self._news.notify_all()
             raise ConnectionError("the server has ended the stream")
         except Exception as error:
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            with self._news:
+                self.error = error
+                self._news.notify_all()
 
 
 class Incoming:
@@ -146,7 +141,10 @@ class ParameterServer:
         self._session: pb.JoinResponse | None = None
         self._subscription: Subscription | None = None
         self._newest = -1
-        self._failures, self._lost_at, self._was_there = 0, 0.0, False
+        self._failures, self._was_there = 0, False
+        self._lost_at: float | None = None  # since when the server is away
+        self._told_end = False  # whether a heartbeat's answer said that training is over
+        self._news = threading.Condition()  # about anything that somebody who computes may wait for
         self._closing = threading.Event()
         self._joining = threading.Lock()  # so that nobody joins who has left
 
@@ -168,6 +166,8 @@ class ParameterServer:
     def newer(self, known: Parameters | None) -> Parameters | None:
         """Wait for newer parameters than those that are known; None when training is over."""
         while True:
+            if self._is_finished:
+                return None  # whether the server is still there or not
             session = self.session
             version = known.version if known is not None and known.session is session else None
             try:
@@ -180,20 +180,27 @@ class ParameterServer:
                 self._failures = 0
                 return found
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be computed any more: training is over, or we have left."""
+        return self._is_finished or self._closing.is_set()
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._told_end or (self._subscription is not None and self._subscription.finished)
+
     def is_outdated(self, parameters: Parameters) -> bool:
         """Whether newer parameters are known to be there, or to come: an unfinished gradient would be late."""
-        if parameters.session is not self._session:
+        subscription = self._subscription
+        if self.is_over or parameters.session is not self._session or (subscription and subscription.error):
             return True
-        announced = self._subscription.announced if self._subscription is not None else self._newest
+        announced = subscription.announced if subscription is not None else -1
         return max(announced, self._newest) > parameters.version
 
-    def outdated_within(self, parameters: Parameters, seconds: float) -> bool:
-        """Wait for so long, or until newer parameters come; returns whether any did."""
-        subscription = self._subscription
-        if subscription is None or parameters.session is not self._session:
-            self._closing.wait(seconds)
-            return self.is_outdated(parameters)
-        return subscription.wait_for_news(parameters.version, seconds)
+    def wait(self, seconds: float, until: Callable[[], bool]) -> bool:
+        """Wait for so long, or until something is so, such as `is_outdated` or `is_over`; returns whether it is."""
+        with self._news:
+            return self._news.wait_for(until, seconds)
 
     def push(
         self,
@@ -254,33 +261,37 @@ class ParameterServer:
         response: pb.PushGradientResponse = calls[0].result()
         return response
 
-    def complete(self, parameters: Parameters, interrupted: bool = False, compute_seconds: float | None = None) -> None:
-        """Say that a gradient is too late to be sent, or was interrupted."""
-        if parameters.session is self._session and self._session is not None:
-            request = pb.NotifyCompletionRequest(
-                session=self._session.session,
-                version=parameters.version,
-                interrupted=interrupted,
-                compute_seconds=compute_seconds,
-            )
-            try:
-                response = self._stub.NotifyCompletion(request, **self._settings())
-                self._newest = max(self._newest, response.version)
-            except (grpc.RpcError, OSError) as error:
-                self._lost(error)
+    def complete(self, parameters: Parameters, interrupted: bool = False, compute_seconds: float | None = None) -> bool:
+        """Say that a gradient is too late to be sent, or was interrupted; returns whether the server knows now."""
+        session = self._session
+        if session is None or parameters.session is not session:
+            return False
+        request = pb.NotifyCompletionRequest(
+            session=session.session,
+            version=parameters.version,
+            interrupted=interrupted,
+            compute_seconds=compute_seconds,
+        )
+        try:
+            response = self._stub.NotifyCompletion(request, **self._settings())
+        except (grpc.RpcError, OSError) as error:
+            self._lost(error)
+            return False
+        self._newest = max(self._newest, response.version)
+        return True
 
     def _join(self) -> pb.JoinResponse:
         request = pb.JoinRequest(worker_id=self._worker_id)
         if self._layout is not None:
             request.layout.CopyFrom(messages.layout_message(self._layout))
         session = self._stub.Join(request, **self._settings())
+        self._session, self._newest, self._was_there = session, -1, True  # at once: who has joined must leave
+        self._subscription = self._lost_at = None
         log.info("joined", extra={"worker": session.worker, "worker_id": self._worker_id})
-        self._session, self._newest, self._was_there = session, -1, True
-        self._subscription = None
         if session.sync_mode != sync_mode_pb2.SYNC_MODE_PULL:
             subscribe: Any = self._channel.unary_stream(f"{SERVICE}Subscribe", pb.SubscribeRequest.SerializeToString)
             stream = subscribe(pb.SubscribeRequest(session=session.session), metadata=self._connection.metadata())
-            self._subscription = Subscription(stream, session)
+            self._subscription = Subscription(stream, session, self._news)
         threading.Thread(target=self._beat, args=(session,), name="dbw heartbeat", daemon=True).start()
         return session
 
@@ -301,20 +312,24 @@ class ParameterServer:
         while not self._closing.wait(session.heartbeat_interval_seconds) and self._session is session:
             with suppress(grpc.RpcError, OSError, ValueError):  # whoever waits for parameters will notice as well
                 response = self._stub.Heartbeat(pb.HeartbeatRequest(session=session.session), **self._settings())
-                if self._session is session:
-                    self._newest = max(self._newest, response.version)
+                with self._news:
+                    self._told_end |= response.finished
+                    if self._session is session:
+                        self._newest = max(self._newest, response.version)
+                    self._news.notify_all()
 
     def _lost(self, error: Exception) -> None:
         """Take note that the link was lost, and wait a little; raises if it is for good."""
         self._session = None
         if reason_of(error) in FINAL:
             raise LinkError(describe(error)) from error
-        if not self._failures:
+        is_news = self._lost_at is None
+        if self._lost_at is None:
             self._lost_at = self._now()
         if self._patience is not None and self._now() - self._lost_at > self._patience:
             away = f"could not be reached for {self._patience:g} s"
             raise LinkError(f"the parameter server {self._connection.target} {away}: {describe(error)}") from error
-        level = logging.DEBUG if self._failures else logging.WARNING
+        level = logging.WARNING if is_news else logging.DEBUG
         text = "the parameter server %s was lost, joining again: %s"
         if not self._was_there:
             text = "the parameter server %s cannot be reached, trying again; does it run, and use TLS as we do? %s"
@@ -322,17 +337,20 @@ class ParameterServer:
         self._closing.wait(min(0.05 * 2**self._failures, 2.0))
         self._failures = min(self._failures + 1, 10)
 
-    def _settings(self) -> dict[str, Any]:
-        return {"timeout": CALL_SECONDS, "metadata": self._connection.metadata()}
+    def _settings(self, seconds: float = CALL_SECONDS) -> dict[str, Any]:
+        return {"timeout": seconds, "metadata": self._connection.metadata()}
 
     def close(self, reason: str = "") -> None:
-        """Leave, so that nobody waits for us."""
+        """Leave, so that nobody waits for us. Any thread may say so; the one that computes is told."""
         self._closing.set()
+        with self._news:
+            self._news.notify_all()
         with self._joining:
             session, self._session = self._session, None
         if session is not None:
             with suppress(grpc.RpcError, OSError):
-                self._stub.Leave(pb.LeaveRequest(session=session.session, reason=reason), **self._settings())
+                request = pb.LeaveRequest(session=session.session, reason=reason)
+                self._stub.Leave(request, **self._settings(LEAVE_SECONDS))
         self._channel.close()
 
     def __enter__(self) -> Self:

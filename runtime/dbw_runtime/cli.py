@@ -50,12 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, function = COMMANDS[name].place.split(":")
     try:
         run = getattr(import_module(module), function)
+        return int(run(rest))
     except ModuleNotFoundError as error:
         extra = COMMANDS[name].extra
         print(f"dbw {name} needs the package {error.name}: pip install 'dbw[{extra}]'", file=sys.stderr)
         return 1
-    try:
-        return int(run(rest))
     except KeyboardInterrupt:
         return 130
 

@@ -6,8 +6,10 @@ option that named it.
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -58,7 +60,7 @@ class Plugin:
     def _imported(self) -> ModuleType:
         where, is_file = self._where, self._where.endswith(".py")
         try:
-            return _imported_file(Path(where)) if is_file else importlib.import_module(where)
+            return _imported_file(Path(where).resolve()) if is_file else importlib.import_module(where)
         except FileNotFoundError as error:
             if is_file and not Path(where).is_file():
                 raise self._refusal(f"there is no file {Path(where).absolute()}") from error
@@ -76,8 +78,13 @@ class Plugin:
         return WrongValueError(self.option, self.place, f"{self._forms}; {reason}")
 
 
+@cache
 def _imported_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"dbw_plugin_{path.stem}", path)
+    """Import a file, once for all options that name it. It may import others from its folder."""
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    name = re.sub(r"\W", "_", str(path))
+    spec = importlib.util.spec_from_file_location(f"dbw_plugin_{name}", path)
     assert spec is not None  # for a name that ends with .py
     assert spec.loader is not None
     code = importlib.util.module_from_spec(spec)

@@ -28,6 +28,8 @@ def test_the_wheel_has_stubs_types_and_the_proto_files_for_other_languages(wheel
     assert {"dbw_controller/py.typed", "dbw_controller/job.py", "dbw_controller/policies/dbw.py"} <= names
     assert {"dbw_runtime/py.typed", "dbw_runtime/cli.py"} <= names
     assert {"dbw_ps/py.typed", "dbw_ps/rounds.py"} <= names
+    assert {"dbw_worker/py.typed", "dbw_worker/work.py"} <= names
+    assert {"dbw_experiments/py.typed", "dbw_experiments/demo/report.html"} <= names
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +85,10 @@ def test_the_controller_does_without_torch_and_cvxpy(wheel: Path, tmp_path: Path
     names = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
     assert {"grpcio", "numba", "prometheus-client"} <= {name.replace("_", "-") for name in names}
     assert not {"torch", "cvxpy"} & names
+
+
+def test_a_worker_imports_nothing_that_its_extra_lacks_or_that_takes_seconds(tmp_path: Path) -> None:
+    code = "import sys, dbw_worker.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=tmp_path)
+    lacking = {"numba", "uvloop", "rich", "grpc_health.v1", "jinja2", "matplotlib", "cvxpy"}
+    assert not (lacking | {"sklearn", "torchvision"}) & set(done.stdout.split())

@@ -5,6 +5,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from dbw_worker.delays import parse_delay
 from dbw_worker.gradients import Gradients, Loss
 from dbw_worker.metrics import Metrics
 from dbw_worker.options import PRECISIONS, WorkerOptions
+from dbw_worker.randomness import seed_all
 from dbw_worker.work import Worker
 
 log = logging.getLogger(__name__)
@@ -55,9 +57,8 @@ def work(options: WorkerOptions) -> None:
     begin_log("worker", options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     keep_large_buffers()
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
     device = options.torch_device()
+    get_ready(options, device)
     dataset = load_dataset(options.dataset, options.data_dir)
     try:
         model = FlatModel(load_model(options.model), device)
@@ -66,16 +67,42 @@ def work(options: WorkerOptions) -> None:
     try:
         choice = Choice(len(dataset), options.batch_size, options.seed, options.shards)  # type: ignore[arg-type]
     except ValueError as error:
-        raise WrongValueError("batch_size", options.batch_size, f"less: {error}") from error
-    metrics = Metrics(options.worker_id)
-    connection = options.connection(options.server)
+        raise WrongValueError("batch-size", options.batch_size, f"less: {error}") from error
+    batches = Batches(dataset, choice, device)
     gradients = Gradients(model, load_loss(options.loss), options.parts, PRECISIONS[options.precision])
-    batches, delay = Batches(dataset, choice, device), parse_delay(options.delay)
+    try_out(options, gradients, model, batches)
+    metrics = Metrics(options.worker_id)
     port = serve(options.metrics_listen, metrics)
     log.info("ready", extra={"worker_id": options.worker_id, "device": str(device), "metrics_port": port})
-    with ParameterServer(connection, options.worker_id, model.layout, options.patience) as server:
-        Worker(server, batches, gradients, delay, options.seed, metrics).run()
+    server = ParameterServer(options.connection(options.server), options.worker_id, model.layout, options.patience)
+    worker = Worker(server, batches, gradients, parse_delay(options.delay), options.seed, metrics, device)
+    # Signals are for this thread, which only waits: what they raise must not break into a call of gRPC.
+    with ThreadPoolExecutor(1, "compute", lambda: get_ready(options, device)) as thread, server:
+        thread.submit(worker.run).result()
     log.info("training is over")
+
+
+def get_ready(options: WorkerOptions, device: torch.device) -> None:
+    """Set what PyTorch has for each thread, and the seed of what is drawn before training."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # for what users' code puts there
+    seed_all(options.seed, device)
+
+
+def try_out(options: WorkerOptions, gradients: Gradients, model: FlatModel, batches: Batches) -> None:
+    """Compute a gradient that nobody needs: a worker that cannot must not join, and the first one takes longer."""
+    try:
+        gradients.compute(model.vector.clone(), batches.batch(0, 0))
+    except datasets.DataError:
+        raise
+    except Exception as error:
+        log.exception("no gradient can be computed")
+        fit = "model, data set, loss, device and precision must fit together"
+        raise UsageError(
+            f"no gradient of {options.model} on {options.dataset} can be computed: {error!r}; {fit}"
+        ) from error
 
 
 def load_dataset(place: str, folder: Path | None) -> "Dataset[Any]":
@@ -83,7 +110,10 @@ def load_dataset(place: str, folder: Path | None) -> "Dataset[Any]":
     if place in datasets.NAMES:
         return datasets.load(place, folder or datasets.default_folder()).train
     what = f"a function without arguments that returns a Dataset of PyTorch; or one of {', '.join(datasets.NAMES)}"
-    return Plugin("dataset", place, what).build(Dataset)
+    dataset = Plugin("dataset", place, what).build(Dataset)
+    if not hasattr(dataset, "__len__"):
+        raise WrongValueError("dataset", place, f"{what}; this one has no length, and mini-batches are chosen from all")
+    return dataset
 
 
 def load_loss(place: str) -> Loss:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from dbw_worker.datasets import DataError
+
 Batch = tuple[Tensor, Tensor]  # inputs, and what they should give
 
 
@@ -35,32 +37,52 @@ class Choice:
 
 
 class Batches:
-    """The mini-batches of one worker. While it computes, the next is fetched, with pinned memory if it is for a GPU."""
+    """The mini-batches of one worker.
+
+    Of tensors, the next one is fetched while a worker computes, through pinned memory on a stream of its own if it is
+    for a GPU. Users' data sets are called when their batch is needed, by the thread that needs it: they may draw at
+    random, and few expect several threads.
+    """
 
     def __init__(self, dataset: "Dataset[Any]", choice: Choice, device: torch.device) -> None:
         self._dataset, self._choice, self._device = dataset, choice, device
+        self._tensors = dataset.tensors if type(dataset) is TensorDataset else None
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._fetcher = ThreadPoolExecutor(1, "batches")
-        self._fetching: Future[Batch] | None = None
-        self._fetching_for = (-1, -1)
+        self._fetching: dict[tuple[int, int], Future[Batch]] = {}
 
     def batch(self, worker: int, version: int) -> Batch:
         """The mini-batch of a worker for parameters of a version."""
-        fetching = self._fetching if self._fetching_for == (worker, version) else None
-        batch = self._fetch(worker, version) if fetching is None else fetching.result()
-        self._fetching_for = (worker, version + 1)
-        self._fetching = self._fetcher.submit(self._fetch, *self._fetching_for)
+        if self._tensors is None:
+            return self._on_device(self._collected(self._choice.indices(worker, version).tolist()))
+        expected = self._fetching.pop((worker, version), None)
+        batch = self._fetch(worker, version) if expected is None else expected.result()
+        following = (worker, version + 1)
+        self._fetching = {following: self._fetcher.submit(self._fetch, *following)}
         return batch
 
     def _fetch(self, worker: int, version: int) -> Batch:
-        indices = self._choice.indices(worker, version)
-        if isinstance(self._dataset, TensorDataset):
-            inputs, targets = self._dataset[torch.from_numpy(indices)]
-        else:
-            inputs, targets = default_collate([self._dataset[i] for i in indices.tolist()])
+        assert self._tensors is not None
+        indices = torch.from_numpy(self._choice.indices(worker, version))
+        inputs, targets = (tensor[indices] for tensor in self._tensors)
+        return self._on_device((inputs, targets))
+
+    def _collected(self, indices: list[int]) -> Batch:
+        examples = []
+        for index in indices:
+            try:
+                examples.append(self._dataset[index])
+            except Exception as error:
+                raise DataError(f"example {index} of the data set cannot be had: {error!r}") from error
+        inputs, targets = default_collate(examples)
+        return inputs, targets
+
+    def _on_device(self, batch: Batch) -> Batch:
         if self._stream is None:
-            return inputs, targets
+            return batch
         with torch.cuda.stream(self._stream):
-            there = [tensor.pin_memory().to(self._device, non_blocking=True) for tensor in (inputs, targets)]
+            inputs, targets = (tensor.pin_memory().to(self._device, non_blocking=True) for tensor in batch)
         self._stream.synchronize()
-        return there[0], there[1]
+        for tensor in (inputs, targets):  # which another stream reads, perhaps longer than we hold it
+            tensor.record_stream(torch.cuda.default_stream(self._device))
+        return inputs, targets

@@ -107,7 +107,7 @@ class Delay:
     terms: tuple[_Term, ...]
 
     def seconds(self, worker: int, step: int, now: float, random: Generator) -> float:
-        """From 0 to LONGEST, for a worker's gradient number `step`, `now` seconds after training began."""
+        """From 0 to LONGEST, for a worker's gradient of version `step`, `now` seconds after it began."""
         seconds = 1.0
         for term in self.terms:
             seconds = min(seconds * term(worker, step, now, random), LONGEST)

@@ -35,23 +35,20 @@ class Gradients:
     def __init__(self, model: FlatModel, loss: Loss, parts: int = 1, autocast: torch.dtype | None = None) -> None:
         self._model, self._loss, self._parts, self._autocast = model, loss, parts, autocast
         self._device = model.vector.device
-        self._generators = [torch.default_generator]  # `torch.manual_seed` would take as long as a small gradient
-        if self._device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[self._device.index])
         self._interruption = Interruption(model.module)
         self._total = torch.empty_like(model.gradient) if parts > 1 else torch.empty(0)
         self._outgoing = torch.empty(model.layout.elements, pin_memory=self._device.type == "cuda")
         model.module.train()
 
-    def compute(self, vector: Tensor, batch: Batch, seed: int, stop: Callable[[], bool] = never) -> Gradient:
+    def compute(
+        self, vector: Tensor, batch: Batch, stop: Callable[[], bool] = never, closely: bool = False
+    ) -> Gradient:
         """The gradient at a vector of parameters and buffers; raises InterruptedComputationError if told to stop.
 
-        The seed is for models that are random themselves, such as those with dropout.
+        On a GPU, it stops within a layer or two only if that is watched closely, which costs a little.
         """
-        for generator in self._generators:
-            generator.manual_seed(seed)
         self._model.vector.copy_(vector)
-        with self._interruption.when(stop):
+        with self._interruption.when(stop, closely and self._device.type == "cuda"):
             loss, norms = self._whole(batch) if self._parts == 1 else self._in_parts(batch)
         trained = self._model.layout.parameter_elements
         self._outgoing[:trained].copy_(self._model.gradient)

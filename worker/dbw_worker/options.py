@@ -67,11 +67,11 @@ class WorkerOptions(ConnectionOptions, LogOptions):
     def torch_device(self) -> torch.device:
         """Where to compute."""
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        expected = "auto, or a device of PyTorch that is there, such as cpu or cuda:0"
+            return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        expected = "auto, cpu, or a GPU that is there, such as cuda:0"
+        if self.device.partition(":")[0] not in ("cpu", "cuda"):
+            raise WrongValueError("device", self.device, expected)
         try:
-            device = torch.device(self.device)
-            torch.zeros(1, device=device)
+            return torch.zeros(1, device=self.device).device
         except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA fails with the second
             raise WrongValueError("device", self.device, f"{expected}; {str(error).splitlines()[0]}") from error
-        return device

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from dbw.v1.parameter_server_pb2 import GradientOutcome
 from dbw.v1.sync_mode_pb2 import SYNC_MODE_PUSH_INTERRUPT
@@ -12,8 +13,9 @@ from dbw_ps.client import Parameters, ParameterServer
 from dbw_worker.batches import Batches
 from dbw_worker.delays import Delay
 from dbw_worker.gradients import Gradient, Gradients
-from dbw_worker.interruption import InterruptedComputationError, never
+from dbw_worker.interruption import InterruptedComputationError
 from dbw_worker.metrics import Metrics
+from dbw_worker.randomness import seed_all
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +31,11 @@ class Worker:
         delay: Delay,
         seed: int,
         metrics: Metrics,
+        device: torch.device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._batches, self._gradients, self._delay = server, batches, gradients, delay
-        self._seed, self._metrics, self._now = seed, metrics, clock
+        self._seed, self._metrics, self._device, self._now = seed, metrics, device, clock
         self._began: float | None = None  # when the first parameters came
 
     def run(self) -> None:
@@ -57,13 +60,12 @@ class Worker:
         try:
             gradient = self._compute(parameters)
         except InterruptedComputationError:
-            self._server.complete(parameters, interrupted=True, compute_seconds=self._now() - begin)
-            return "interrupted"
+            told = self._server.complete(parameters, interrupted=True, compute_seconds=self._now() - begin)
+            return "interrupted" if told else "lost"
         seconds = self._now() - begin
         self._metrics.compute.observe(seconds)
         if self._server.is_outdated(parameters):
-            self._server.complete(parameters, compute_seconds=seconds)
-            return "notified"
+            return "notified" if self._server.complete(parameters, compute_seconds=seconds) else "lost"
         outcome = self._server.push(parameters, **gradient._asdict(), compute_seconds=seconds)
         return "lost" if outcome is None else GradientOutcome.Name(outcome).removeprefix("GRADIENT_OUTCOME_").lower()
 
@@ -71,15 +73,15 @@ class Worker:
         """Compute a gradient, and be late as told; interrupted by newer parameters if that is the mode."""
         worker, version = parameters.session.worker, parameters.version
         interrupts = parameters.session.sync_mode == SYNC_MODE_PUSH_INTERRUPT
-        stop = (lambda: self._server.is_outdated(parameters)) if interrupts else never
+        stop = (lambda: self._server.is_outdated(parameters)) if interrupts else (lambda: self._server.is_over)
         random = np.random.default_rng((self._seed, worker, version, 1))
+        seed_all(int(random.integers(2**63)), self._device)
         batch = self._batches.batch(worker, version)
-        gradient = self._gradients.compute(parameters.vector, batch, int(random.integers(2**63)), stop)
+        gradient = self._gradients.compute(parameters.vector, batch, stop, closely=interrupts)
         assert self._began is not None
         delay = self._delay.seconds(worker, version, self._now() - self._began, random)
-        self._metrics.delay.inc(delay)
-        if not interrupts:
-            time.sleep(delay)
-        elif self._server.outdated_within(parameters, delay):
+        begin = self._now()
+        if delay and self._server.wait(delay, stop):
             raise InterruptedComputationError
+        self._metrics.delay.inc(self._now() - begin)
         return gradient

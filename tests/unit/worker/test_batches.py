@@ -1,3 +1,6 @@
+import random
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +8,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from dbw_worker.batches import Batches, Choice
+from dbw_worker.datasets import DataError
+from dbw_worker.randomness import seed_all
 
 CPU = torch.device("cpu")
 
@@ -93,5 +98,43 @@ class Failing(Squares):
 def test_what_a_data_set_raises_is_raised_where_the_batch_is_asked_for() -> None:
     batches = Batches(Failing(), Choice(100, 8, 0), CPU)
     for version in (0, 1):
-        with pytest.raises(OSError, match="the disk is gone"):
+        with pytest.raises(DataError, match=r"example \d+ of the data set cannot be had: OSError.*the disk is gone"):
             batches.batch(0, version)
+
+
+class Augmented(Squares):
+    """A data set that draws at random, and must not be entered twice at once."""
+
+    def __init__(self) -> None:
+        self.threads = set[int]()
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.threads.add(threading.get_ident())
+        drawn = [torch.rand(()).item(), random.random(), float(np.random.rand())]
+        return torch.tensor([index, *drawn]), index
+
+
+def test_a_users_data_set_is_called_by_the_thread_that_asks_and_draws_as_seeded() -> None:
+    dataset = Augmented()
+    seen = []
+    for version in (3, 4, 3):
+        batches = Batches(dataset, Choice(100, 8, 0), CPU)
+        seed_all(version, CPU)
+        seen.append(batches.batch(0, version)[0])
+    assert torch.equal(seen[0], seen[2])
+    assert not torch.equal(seen[0], seen[1])
+    assert dataset.threads == {threading.get_ident()}
+
+
+class Scaled(TensorDataset):
+    """A user's data set of tensors, with examples of its own."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        assert isinstance(index, int)
+        return tuple(2 * tensor[index] for tensor in self.tensors)
+
+
+def test_a_users_kind_of_tensor_data_set_is_asked_for_examples() -> None:
+    numbers = torch.arange(10.0)
+    inputs, targets = Batches(Scaled(numbers, numbers), Choice(10, 10, 0), CPU).batch(0, 0)
+    assert sorted(inputs.tolist()) == sorted(targets.tolist()) == (2 * numbers).tolist()
