@@ -81,7 +81,8 @@ class Worker:
         assert self._began is not None
         delay = self._delay.seconds(worker, version, self._now() - self._began, random)
         begin = self._now()
-        if delay and self._server.wait(delay, stop):
-            raise InterruptedComputationError
+        is_stopped = delay > 0 and self._server.wait(delay, stop)
         self._metrics.delay.inc(self._now() - begin)
+        if is_stopped:
+            raise InterruptedComputationError
         return gradient
