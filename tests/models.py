@@ -1,7 +1,8 @@
-"""Models for tests of the parameter server; it builds them by `tests.models:NAME`."""
+"""Models, data and a loss for tests; parameter servers and workers find them by `tests.models:NAME`."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 
 def tiny() -> nn.Module:
@@ -24,3 +25,15 @@ def resnet_sized() -> nn.Module:
     model = nn.Linear(1, 1, bias=False)
     model.weight = nn.Parameter(torch.zeros(1, 11_181_642))
     return model
+
+
+def examples() -> TensorDataset:
+    """What `tiny` and `normalised` can learn: which of three directions is nearest."""
+    random = torch.Generator().manual_seed(5)
+    inputs = torch.randn(200, 5, generator=random)
+    return TensorDataset(inputs, (inputs @ torch.randn(5, 3, generator=random)).argmax(1))
+
+
+def margin_loss(output: Tensor, target: Tensor) -> Tensor:
+    """A loss that is not built in."""
+    return nn.functional.multi_margin_loss(output, target)

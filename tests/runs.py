@@ -35,5 +35,10 @@ def simulated(policy: str, iterations: int = 300, seed: int = 1) -> Run:
         expected += 0.05 * (end - now - expected)
         free, now = np.where(idle, done, free), end
     return Run(
-        policy, WORKERS, TARGET, tuple(rounds), tuple(sorted(arrivals, key=lambda arrival: arrival.time)), accuracy=0.942
+        policy,
+        WORKERS,
+        TARGET,
+        tuple(rounds),
+        tuple(sorted(arrivals, key=lambda arrival: arrival.time)),
+        accuracy=0.942,
     )

@@ -17,37 +17,31 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.parameter_server_pb2 import GetStatusRequest, GetStatusResponse
 from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
 
-AnyServer = TypeVar("AnyServer", bound="Server")
+AnyProcess = TypeVar("AnyProcess", bound="LoggingProcess")
 
 # How long anything may take before a test gives up; nothing is measured by it.
 PATIENCE = 60.0
 
 
-class Server:
-    """A server process, and all that it has logged. Flags may say another address than a free one."""
+class LoggingProcess:
+    """A program that logs, and all that it has logged. Flags may say another address for metrics than a free one."""
 
     module: str
+    metrics_port: int  # once it is known
 
     def __init__(self, *flags: str, **environment: str) -> None:
-        addresses = ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json"]
-        self.process = self._start([*addresses, *flags], environment)
+        usual = ["--metrics-listen", "127.0.0.1:0", "--log-format", "json"]
+        self.process = self._start([*usual, *flags], environment)
         self.logs: list[dict[str, Any]] = []
         self.other_output: list[str] = []
         self._news = threading.Condition()
         self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        listening = self.wait_for_log("listening")
-        self.port, self.metrics_port = listening["grpc_port"], listening["metrics_port"]
 
     def _start(self, arguments: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
         command = [sys.executable, "-m", self.module, *arguments]
         return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
-
-    @property
-    def target(self) -> str:
-        """Where it serves."""
-        return f"127.0.0.1:{self.port}"
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -98,6 +92,20 @@ class Server:
         return code
 
 
+class Server(LoggingProcess):
+    """A server. Flags may say another address than a free one."""
+
+    def __init__(self, *flags: str, **environment: str) -> None:
+        super().__init__("--listen", "127.0.0.1:0", *flags, **environment)
+        listening = self.wait_for_log("listening")
+        self.port, self.metrics_port = listening["grpc_port"], listening["metrics_port"]
+
+    @property
+    def target(self) -> str:
+        """Where it serves."""
+        return f"127.0.0.1:{self.port}"
+
+
 class Controller(Server):
     """A controller."""
 
@@ -127,6 +135,33 @@ class ParameterServer(Server):
             return stub.GetStatus(GetStatusRequest(include_workers=True))
 
 
+class Worker(LoggingProcess):
+    """A worker."""
+
+    module = "dbw_worker"
+
+    def __init__(self, target: str, id_: str, *flags: str, **environment: str) -> None:
+        super().__init__("--server", target, "--id", id_, "--log-level", "debug", *flags, **environment)
+        self.id = id_
+
+    @property
+    def number(self) -> int:
+        """The number that it has, once it has joined."""
+        number: int = self.wait_for_log("joined")["worker"]
+        return number
+
+    def metrics(self) -> str:
+        """What Prometheus would get, once it works."""
+        self.metrics_port = self.wait_for_log("ready")["metrics_port"]
+        return super().metrics()
+
+    def outcomes(self) -> dict[str, float]:
+        """How many of its gradients became what."""
+        begin = 'dbw_worker_gradients_total{outcome="'
+        lines = [line for line in self.metrics().splitlines() if line.startswith(begin)]
+        return {line.removeprefix(begin).split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
 def controller(*flags: str, **environment: str) -> "AbstractContextManager[Controller]":
     """A controller that is ready, and is gone afterwards."""
     return running(Controller(*flags, **environment))
@@ -138,16 +173,23 @@ def parameter_server(*flags: str, **environment: str) -> "AbstractContextManager
 
 
 @contextmanager
-def running(server: AnyServer) -> Iterator[AnyServer]:
-    """A server, once it is ready; it is gone afterwards."""
+def running(process: AnyProcess) -> Iterator[AnyProcess]:
+    """A process, once it is ready; it is gone afterwards."""
+    with begun(process):
+        process.wait_for_log("ready")
+        yield process
+
+
+@contextmanager
+def begun(process: AnyProcess) -> Iterator[AnyProcess]:
+    """A process, whether it gets ready or not; it is gone afterwards."""
     try:
-        server.wait_for_log("ready")
-        yield server
+        yield process
     finally:
-        if server.process.poll() is None:
-            server.kill()
-        assert server.process.stderr is not None
-        server.process.stderr.close()
+        if process.process.poll() is None:
+            process.kill()
+        assert process.process.stderr is not None
+        process.process.stderr.close()
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -42,7 +42,11 @@ class WorkerOptions(ConnectionOptions, LogOptions):
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other or make no sense."""
-        self.connection(self.server)
+        connection = self.connection(self.server)
+        try:
+            connection.metadata()
+        except OSError as error:
+            raise WrongValueError("token_file", self.token_file, f"a file with a bearer token; {error}") from error
         for name in ("shards", "batch_size", "parts"):
             self.require_between(name, 1, 2**31)
         self.require_between("seed", 0, 2**63 - 1)

@@ -1,0 +1,94 @@
+"""A user's model that writes down what it computes, and stands still at certain points until a test opens a gate."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+from tests.servers import ParameterServer, wait_until
+
+MODEL = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+FOLDER, STOPS, LAYERS = {folder!r}, {stops!r}, 4
+UNSEEN = 2 * LAYERS  # what a worker computes to try its model out, before it joins
+
+
+def happens(what):
+    global UNSEEN
+    UNSEEN -= 1
+    if UNSEEN >= 0:
+        return
+    with open(FOLDER + "/computed", "a") as file:
+        file.write(what + "\\n")
+    if STOPS[:1] == [what]:
+        STOPS.pop(0)
+        open(FOLDER + "/gate").close()  # a pipe: waits until somebody opens its other end
+
+
+class Noted(torch.autograd.Function):
+    @staticmethod
+    def forward(context, values, layer):
+        context.layer = layer
+        happens(f"forward {{layer}}")
+        return values.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        happens(f"backward {{context.layer}}")
+        return gradient, None
+
+
+class Layer(nn.Linear):
+    def __init__(self, layer):
+        super().__init__(3, 3)
+        self.layer = layer
+
+    def forward(self, values):
+        return Noted.apply(super().forward(values), self.layer)
+
+
+def build():
+    return nn.Sequential(*(Layer(i) for i in range(LAYERS)))
+
+
+def examples():
+    return TensorDataset(torch.randn(20, 3), torch.zeros(20, dtype=torch.long))
+"""
+
+
+def write_model(folder: Path, *stops: str) -> Path:
+    """Write a model that stands still at these points, one after the other."""
+    os.mkfifo(folder / "gate")
+    path = folder / "model.py"
+    path.write_text(MODEL.format(folder=str(folder), stops=list(stops)))
+    return path
+
+
+def work_of(model: Path) -> tuple[str, ...]:
+    """What tells a worker to train it."""
+    return ("--model", f"{model}:build", "--dataset", f"{model}:examples", "--batch-size", "4")
+
+
+def computed(folder: Path) -> list[str]:
+    """What was computed so far."""
+    path = folder / "computed"
+    return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
+def open_gate(folder: Path) -> None:
+    """Let the model go on that stands still."""
+    with (folder / "gate").open("w"):
+        pass
+
+
+def wait_for_heartbeats(server: ParameterServer, id_: str) -> None:
+    """Wait for heartbeats of a worker that sends nothing else, so that it knows what it was told before the last."""
+    silences: list[float] = []
+
+    def is_heard() -> bool:
+        silences.append(next(one.silent_seconds for one in server.status().workers if one.worker_id == id_))
+        return sum(later < earlier for earlier, later in pairwise(silences)) >= 3
+
+    wait_until(is_heard)
