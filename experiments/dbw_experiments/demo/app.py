@@ -233,7 +233,7 @@ def summary(runs: Sequence[Run]) -> Table:
     first = runs[0]
     table = Table(title=f"Time to loss {first.target_loss:g}", title_justify="left")
     table.add_column("policy")
-    for heading in ("time to target", "iterations", "mean k", "held-out accuracy", f"speed-up by {first.policy}"):
+    for heading in ("time", "iterations", "mean k", "held-out accuracy", f"speed-up by {first.policy}"):
         table.add_column(heading, justify="right")
     for run in runs:
         least = "" if run.reached else "> "  # which took longer than we waited
