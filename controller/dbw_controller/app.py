@@ -1,7 +1,5 @@
 """`dbw controller`: serve a controller."""
 
-import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from dbw_controller.metrics import registry_of
 from dbw_controller.policies import POLICIES, create_policy
 from dbw_controller.service import ControllerService, Limits
 from dbw_controller.store import SnapshotStore, StateFolderError
-from dbw_runtime.configuration import UsageError, WrongValueError, option, parse
+from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
 from dbw_runtime.logs import begin_log
 from dbw_runtime.server import ServerOptions, run
 
@@ -59,18 +57,7 @@ class ControllerOptions(ServerOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM."""
-    parser = ArgumentParser(
-        prog="dbw controller", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False
-    )
-    options, _ = parse(parser, ControllerOptions, "controller", arguments)
-    try:
-        serve(options)
-    except UsageError as error:
-        parser.error(str(error))
-    except (OSError, StateFolderError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("controller", DESCRIPTION, ControllerOptions, arguments, serve, StateFolderError)
 
 
 def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:

@@ -2,8 +2,6 @@
 
 import logging
 import secrets
-import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -26,7 +24,7 @@ from dbw_ps.progress import Goal, Progress
 from dbw_ps.service import ParameterServerService, Terms
 from dbw_ps.trainer import HopelessError, Plan, Trainer
 from dbw_ps.training_log import TrainingLog
-from dbw_runtime.configuration import UsageError, WrongValueError, parse
+from dbw_runtime.configuration import UsageError, WrongValueError, run_program
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
 from dbw_runtime.server import run
@@ -39,18 +37,7 @@ by the same policies (--policy). Options come from flags, then environment varia
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until training is over, or SIGTERM."""
-    parser = ArgumentParser(prog="dbw ps", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False)
-    options, _ = parse(parser, PsOptions, "ps", arguments)
-    try:
-        serve(options)
-    except WrongValueError as error:
-        parser.error(f"--{error}")
-    except UsageError as error:
-        parser.error(str(error))
-    except (OSError, CheckpointFolderError, HopelessError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, CheckpointFolderError, HopelessError)
 
 
 def serve(options: PsOptions) -> None:

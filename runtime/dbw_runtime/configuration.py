@@ -7,8 +7,9 @@ A program's options are the fields of a frozen dataclass, each made with `option
 
 import argparse
 import os
+import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -50,6 +51,35 @@ class Options:
         """The options that have a value, for the log."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         return {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+
+
+def run_program(
+    program: str,
+    description: str,
+    kind: type[T],
+    arguments: Sequence[str] | None,
+    run: Callable[[T], int | None],
+    *failures: type[Exception],
+) -> int:
+    """Run `dbw PROGRAM` with its options; returns the exit code.
+
+    What is expected to fail, `failures` and OSError, is told in a line, without a traceback.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"dbw {program}", usage="%(prog)s [OPTIONS]", description=description, allow_abbrev=False
+    )
+    options, _ = parse(parser, kind, program, arguments)
+    expected: tuple[type[Exception], ...] = (OSError, *failures)
+    try:
+        return run(options) or 0
+    except WrongValueError as error:
+        flag = f"--{error.option.replace('_', '-')}"
+        parser.error(str(WrongValueError(flag, error.value, error.expected)))
+    except UsageError as error:
+        parser.error(str(error))
+    except expected as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
 
 
 def parse(

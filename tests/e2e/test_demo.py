@@ -184,8 +184,15 @@ def test_a_terminal_that_is_closed_ends_every_process(on_terminal: OnTerminal) -
     assert not [pid for pid in started if is_alive(pid)]
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("module", ["dbw_controller", "dbw_ps", "dbw_worker"])
+@pytest.mark.parametrize(
+    ("module", "end"),
+    [
+        ("dbw_controller", signal.SIGTERM),
+        ("dbw_ps", signal.SIGKILL),
+        ("dbw_worker", signal.SIGTERM),
+        ("dbw_worker", signal.SIGKILL),
+    ],
+)
 def test_it_fails_loudly_when_a_service_ends(on_terminal: OnTerminal, module: str, end: signal.Signals) -> None:
     started = children(on_terminal.pid)
     os.kill(next(pid for pid, arguments in started.items() if f"-m {module}" in arguments), end)

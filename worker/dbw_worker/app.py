@@ -3,9 +3,8 @@
 import logging
 import signal
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.utils.data import Dataset
 
 from dbw_ps.client import LinkError, ParameterServer
 from dbw_ps.model import FlatModel, load_model
-from dbw_runtime.configuration import UsageError, WrongValueError, parse
+from dbw_runtime.configuration import UsageError, WrongValueError, run_program
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
 from dbw_runtime.metrics import serve_metrics
@@ -30,6 +29,7 @@ from dbw_worker.work import Worker
 
 log = logging.getLogger(__name__)
 METRICS_LISTEN = "127.0.0.1:9466"
+SIGNAL_SECONDS = 0.2  # to notice a signal that reached another thread, which does not wake the one that waits
 LOSSES = {"cross-entropy": "torch.nn.functional:cross_entropy", "mse": "torch.nn.functional:mse_loss"}
 DESCRIPTION = """Compute gradients for a parameter server, on a GPU if there is one, until training is over. The model
 must be the one that the server trains. Options come from flags, then environment variables, then the TOML file of
@@ -38,18 +38,7 @@ must be the one that the server trains. Options come from flags, then environmen
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Work until training is over, or SIGTERM."""
-    parser = ArgumentParser(prog="dbw worker", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False)
-    options, _ = parse(parser, WorkerOptions, "worker", arguments)
-    try:
-        work(options)
-    except WrongValueError as error:
-        parser.error(f"--{error}")
-    except UsageError as error:
-        parser.error(str(error))
-    except (OSError, LinkError, datasets.DataError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_program("worker", DESCRIPTION, WorkerOptions, arguments, work, LinkError, datasets.DataError)
 
 
 def work(options: WorkerOptions) -> None:
@@ -67,7 +56,7 @@ def work(options: WorkerOptions) -> None:
     try:
         choice = Choice(len(dataset), options.batch_size, options.seed, options.shards)  # type: ignore[arg-type]
     except ValueError as error:
-        raise WrongValueError("batch-size", options.batch_size, f"less: {error}") from error
+        raise WrongValueError("batch_size", options.batch_size, f"less: {error}") from error
     batches = Batches(dataset, choice, device)
     gradients = Gradients(model, load_loss(options.loss), options.parts, PRECISIONS[options.precision])
     try_out(options, gradients, model, batches)
@@ -78,7 +67,10 @@ def work(options: WorkerOptions) -> None:
     worker = Worker(server, batches, gradients, parse_delay(options.delay), options.seed, metrics, device)
     # Signals are for this thread, which only waits: what they raise must not break into a call of gRPC.
     with ThreadPoolExecutor(1, "compute", lambda: get_ready(options, device)) as thread, server:
-        thread.submit(worker.run).result()
+        working = thread.submit(worker.run)
+        while not wait([working], SIGNAL_SECONDS).done:
+            pass
+        working.result()
     log.info("training is over")
 
 

@@ -4,7 +4,6 @@ import shlex
 import signal
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -22,7 +21,7 @@ from dbw_experiments.demo.view import View, view
 from dbw_ps.checkpoint import CheckpointFolder
 from dbw_ps.decisions import policy_from
 from dbw_ps.model import load_model
-from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
+from dbw_runtime.configuration import Options, WrongValueError, option, run_program
 from dbw_worker import datasets
 from dbw_worker.app import load_dataset
 from dbw_worker.delays import parse_delay
@@ -85,23 +84,14 @@ class DemoOptions(Options):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a demonstration to its end."""
-    parser = ArgumentParser(prog="dbw demo", usage="%(prog)s [OPTIONS]", description=DESCRIPTION, allow_abbrev=False)
-    options, _ = parse(parser, DemoOptions, "demo", arguments)
+    return run_program("demo", DESCRIPTION, DemoOptions, arguments, demonstrate, ServiceFailedError, datasets.DataError)
+
+
+def demonstrate(options: DemoOptions) -> int:
+    """Train under each policy, and show what came out; returns the exit code, 1 if a target was missed."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(1))  # so that services are ended
-    try:
-        return demonstrate(options, Console())
-    except WrongValueError as error:
-        parser.error(f"--{error}")
-    except UsageError as error:
-        parser.error(str(error))
-    except (ServiceFailedError, OSError, datasets.DataError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-
-
-def demonstrate(options: DemoOptions, console: Console) -> int:
-    """Train under each policy, and show what came out; returns the exit code, 1 if a target was missed."""
+    console = Console()
     folder = options.output / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
     load_model(options.model)  # what is wrong with model or data is told before anything is started
     load_dataset(options.dataset, options.data_dir)
