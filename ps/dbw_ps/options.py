@@ -19,9 +19,7 @@ class PsOptions(ServerOptions):
     listen: str = option("127.0.0.1:50052", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
     job: str = option("training", "the name of the job, for the controller, logs and metrics")
-    model: str = option(
-        "", "what to train: mlp, mnist-cnn, resnet18, or package.module:function, which returns an nn.Module"
-    )
+    model: str = option("", "what to train, needed: mlp, mnist-cnn, resnet18, module:function or file.py:function")
     seed: int = option(0, "the seed of the model's first parameters")
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
     optimizer: str = option("sgd:lr=0.1", "any of torch.optim, with its parameters, such as adamw:lr=0.001")
@@ -33,7 +31,9 @@ class PsOptions(ServerOptions):
     accumulate: Literal["float32", "float64"] = option("float32", "the type of the sum of gradients")
     iterations: int | None = option(None, "train for so many iterations")
     target_loss: float | None = option(None, "train until the mean loss of ten iterations is at most this")
-    max_seconds: float | None = option(None, "train for so long, all runs together")
+    max_seconds: float | None = option(
+        None, "train for so long, all runs together; looked at whenever an iteration ends"
+    )
     min_workers: int = option(1, "how many workers to wait for before training begins")
     worker_timeout: float = option(30.0, "seconds after which a silent worker is given up")
     max_wait: float | None = option(None, "end iterations after so many seconds with the gradients that are in")

@@ -26,6 +26,7 @@ from dbw_ps.training_log import TrainingLog
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+TELL_SECONDS = 10.0  # between lines about how training goes
 
 
 class HopelessError(Exception):
@@ -74,6 +75,7 @@ class Trainer:
         self._happened = asyncio.Event()  # anything that may begin or end an iteration
         self._stopping = False
         self._saving: asyncio.Task[None] | None = None
+        self._tell_at = clock() + TELL_SECONDS
         self.ended = asyncio.Event()  # the iteration under way; another event for each
 
     @property
@@ -222,11 +224,19 @@ class Trainer:
         phases |= {"wait": end.seconds, "aggregate": aggregated - ended}
         self._metrics.iterated(end, phases)
         self._publish(publication, decider)
+        self._tell_progress(end.k)
         if self.checkpoints is not None and self._saving is None and self.checkpoints.due(end.iteration + 1, ended):
             state = await self._in_thread(self._capture)
             if state is not None:
                 self._saving = asyncio.ensure_future(self._save(state))
         return True
+
+    def _tell_progress(self, k: int) -> None:
+        """Log how training goes, now and then."""
+        if self.now() >= self._tell_at:
+            self._tell_at = self.now() + TELL_SECONDS
+            about = {"iteration": self.progress.iteration, "loss": self.progress.loss, "k": k}
+            log.info("training", extra={"job": self.plan.job, **about, "live_workers": len(self.rounds.live)})
 
     def _require_hope(self) -> None:
         if self.rounds.is_hopeless:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def work(options: WorkerOptions) -> None:
     """Work until training is over, or SIGTERM, which makes it leave."""
     begin_log("worker", options)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, stop)
     keep_large_buffers()
     device = options.torch_device()
     get_ready(options, device)
@@ -71,7 +71,14 @@ def work(options: WorkerOptions) -> None:
         while not wait([working], SIGNAL_SECONDS).done:
             pass
         working.result()
-    log.info("training is over")
+        server.close("training is over")
+    log.info("training is over", extra={"worker_id": options.worker_id})
+
+
+def stop(number: int, _: object) -> None:
+    """Leave, as an orchestrator has asked."""
+    log.info("told to stop", extra={"signal": signal.Signals(number).name})
+    sys.exit(0)
 
 
 def get_ready(options: WorkerOptions, device: torch.device) -> None:

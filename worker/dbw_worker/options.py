@@ -23,13 +23,19 @@ class WorkerOptions(ConnectionOptions, LogOptions):
 
     server: str = option("127.0.0.1:50052", "the parameter server, HOST:PORT")
     id: str | None = option(None, "the worker's name, its own among all workers; by default that of host and process")
-    model: str = option("mlp", "the model that the server trains: mlp, mnist-cnn, resnet18, or package.module:function")
-    dataset: str = option("digits", "digits, mnist, fashion-mnist, cifar10 (see dbw data), or package.module:function")
-    data_dir: Path | None = option(None, "the folder of data sets; by default $DBW_DATA_DIR or ~/.cache/dbw")
+    model: str = option(
+        "mlp", "the model that the server trains: mlp, mnist-cnn, resnet18, module:function or file.py:function"
+    )
+    dataset: str = option(
+        "digits", "digits, mnist, fashion-mnist, cifar10 (see dbw data), module:function or file.py:function"
+    )
+    data_dir: Path | None = option(
+        None, "the folder of data sets; by default $DBW_DATA_DIR, or dbw in the user's folder for caches"
+    )
     shards: int = option(1, "deal the data set into so many at random; each worker sees one")
     batch_size: int = option(64, "how many examples make a gradient")
     parts: int = option(1, "compute the gradient in so many parts, to tell how much it varies; costs memory and time")
-    loss: str = option("cross-entropy", "cross-entropy, mse, or package.module:function of output and target")
+    loss: str = option("cross-entropy", "cross-entropy, mse, module:function or file.py:function, of output and target")
     device: str = option("auto", "where to compute: cpu, cuda, cuda:1, …; auto takes a GPU if there is one")
     precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16 computes in mixed precision")
     threads: int | None = option(None, "how many threads compute on the CPU; by default PyTorch decides")
@@ -42,6 +48,7 @@ class WorkerOptions(ConnectionOptions, LogOptions):
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other or make no sense."""
+        split_address("server", self.server)
         connection = self.connection(self.server)
         try:
             connection.metadata()

@@ -30,9 +30,9 @@ from dbw_worker.evaluation import accuracy
 LOCAL = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 LOOK_SECONDS = 0.2
 OVER = "training is over"  # what parameter server and workers log before a good end
-DESCRIPTION = """Start a controller, a parameter server and workers on this machine, some of them slow, train the same
-model under each policy until the loss is down to a target, and compare. Ends with a table and a report to be opened in
-a browser."""
+DESCRIPTION = """Start a controller, a parameter server and workers that are late on purpose on this machine, train the
+same model under each policy until the loss is down to a target, and compare. Ends with a table and a report to be
+opened in a browser."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class DemoOptions(Options):
 
     policies: str = option("dbw sync", "what to compare, the first with the others: dbw, b-dbw, sync, static:4, …")
     workers: int = option(8, "how many workers to start")
-    delay: str = option("shifted-exp:0.03,0.03 * factors:1,1,1,6", "how late they are, in the words of dbw worker")
+    delay: str = option(
+        "shifted-exp:0.03,0.03 * factors:1,1,1,6", "how late they are, as for dbw worker; every fourth is slow"
+    )
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
     model: str = option("mlp", "the model, as for dbw ps and dbw worker")
     dataset: str = option("digits", "the data set, as for dbw worker")
@@ -109,7 +111,7 @@ def demonstrate(options: DemoOptions) -> int:
     write_report(report, runs, setting(options), options.command())
     console.print()
     console.print(summary(runs))
-    console.print(f"Report: {report}", soft_wrap=True, highlight=False)
+    console.print(f"Logs: {folder / 'logs'}\nReport: {report}", soft_wrap=True, highlight=False)
     missed = ", ".join(run.policy for run in runs if not run.reached)
     if missed:
         hint = "try a higher --target-loss, more --max-seconds or another --optimizer"

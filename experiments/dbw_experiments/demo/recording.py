@@ -60,6 +60,8 @@ class Recorder:
         """Take note of the job's decisions, as soon as there is the job, until it is deleted."""
         stub = ControllerServiceStub(self._channel)
         while not self._closing.wait(RETRY_SECONDS):
+            if not self._iterations:
+                continue  # there is no job before training begins
             with suppress(grpc.RpcError, ValueError):  # the second is gRPC's when the channel is closed
                 for response in stub.WatchJob(WatchJobRequest(job=self._job, include_estimates=True)):
                     decision = response.job.decision

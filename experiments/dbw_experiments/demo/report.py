@@ -119,7 +119,8 @@ def all_plots(found: Sequence[Result]) -> list[Plot]:
         Plot(
             "Loss over time",
             plots.loss_over_time(runs),
-            "The line that meets the dashed target further to the left has trained faster.",
+            "The line that ends further to the left has trained faster; it ends when the mean of ten losses is at "
+            "the target.",
             f"Loss over seconds of training, to a target of {runs[0].target_loss:g}: {ends}.",
         ),
         Plot(

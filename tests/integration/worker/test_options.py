@@ -24,7 +24,7 @@ class Endless(IterableDataset):
     def __iter__(self): return iter([])
 """
 WRONG = {
-    "--server nowhere": r"the address is 'nowhere'; it must be HOST:PORT",
+    "--server nowhere": r"--server is 'nowhere'; it must be HOST:PORT",
     "--model huge": r"--model is 'huge'; it must be one of mlp, mnist-cnn, resnet18, or package\.module:function",
     "--model nowhere:build": r"--model is 'nowhere:build'; .*there is no module nowhere",
     "--model missing.py:build": r"--model is 'missing\.py:build'; .*there is no file /.*missing\.py",
