@@ -86,13 +86,18 @@ def parse(
     parser: argparse.ArgumentParser, kind: type[T], program: str, arguments: Sequence[str] | None
 ) -> tuple[T, dict[str, Any]]:
     """Read options, and whatever else the parser knows; ends the program with exit code 2 if something is wrong."""
-    for item in fields(kind):
+    for item in own_first(kind):
         add_option(parser, kind, program, item)
     given = vars(parser.parse_args(arguments))
     try:
         return resolve(kind, program, given, os.environ), given
     except UsageError as error:
         parser.error(str(error))
+
+
+def own_first(kind: type[Options]) -> "list[Field[Any]]":
+    """The options in the order in which people look for them: a program's own, then those of all programs."""
+    return sorted(fields(kind), key=lambda item: item.name not in kind.__annotations__)
 
 
 def add_option(parser: argparse.ArgumentParser, kind: type[Options], program: str, item: "Field[Any]") -> None:
@@ -149,7 +154,7 @@ def _table(path: Path, program: str, kind: type[Options]) -> dict[str, object]:
     if content and program not in content:
         raise UsageError(f"the file {path} has {', '.join(f'[{name}]' for name in content)}, but no table [{program}]")
     table: dict[str, object] = content.get(program, {})
-    known = [item.name for item in fields(kind) if item.name != "config"]
+    known = [item.name for item in own_first(kind) if item.name != "config"]
     if unknown := sorted(set(table) - set(known)):
         raise UsageError(f"{', '.join(unknown)} in {path} is no option; [{program}] may have {', '.join(known)}")
     return table

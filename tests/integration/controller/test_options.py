@@ -57,7 +57,7 @@ def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: P
             "",
             {},
             b"[controller]\nmax_bees = 1",
-            r"max_bees in \S+ is no option; \[controller\] may have log_format,",
+            r"max_bees in \S+ is no option; \[controller\] may have listen,",
         ),
         ("", {}, b"max_jobs = 1", r"max_jobs in \S+\.toml must be in a table, such as \[controller\]"),
         ("", {}, b"[controler]\nmax_jobs = 1", r"the file \S+\.toml has \[controler\], but no table \[controller\]"),
