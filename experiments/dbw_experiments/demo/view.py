@@ -94,7 +94,7 @@ class PlainView:
         if run.iterations and time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_SECONDS
             last, late = run.iterations[-1], max(run.late, key=lambda worker: run.late[worker], default=None)
-            whom = f", worker {late} late {run.late[late]} times" if late is not None and run.late[late] else ""
+            whom = "" if late is None else f", worker {late} late {run.late[late]} times"
             self._console.print(
                 f"{self._title}: {run.seconds:.1f} s, iteration {last.number}, loss {run.loss:.3f}, "
                 f"k = {last.k} of {run.workers}{whom}",
