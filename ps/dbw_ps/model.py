@@ -15,6 +15,8 @@ from dbw_runtime.plugins import Plugin
 MODELS = {
     "mlp": "dbw_worker.models:mlp",
     "mnist-cnn": "dbw_worker.models:mnist_cnn",
+    "mnist-cnn-small": "dbw_worker.models:mnist_cnn_small",
+    "resnet8": "dbw_worker.models:resnet8",
     "resnet18": "dbw_worker.models:resnet18",
 }
 

@@ -24,7 +24,9 @@ class WorkerOptions(ConnectionOptions, LogOptions):
     server: str = option("127.0.0.1:50052", "the parameter server, HOST:PORT")
     id: str | None = option(None, "the worker's name, its own among all workers; by default that of host and process")
     model: str = option(
-        "mlp", "the model that the server trains: mlp, mnist-cnn, resnet18, module:function or file.py:function"
+        "mlp",
+        "the model that the server trains: mlp, mnist-cnn, mnist-cnn-small, resnet8, resnet18, module:function or "
+        "file.py:function",
     )
     dataset: str = option(
         "digits", "digits, mnist, fashion-mnist, cifar10 (see dbw data), module:function or file.py:function"

@@ -25,7 +25,7 @@ class Endless(IterableDataset):
 """
 WRONG = {
     "--server nowhere": r"--server is 'nowhere'; it must be HOST:PORT",
-    "--model huge": r"--model is 'huge'; it must be one of mlp, mnist-cnn, resnet18, or package\.module:function",
+    "--model huge": r"--model is 'huge'; it must be one of mlp, mnist-cnn, .*resnet18, or package\.module:function",
     "--model nowhere:build": r"--model is 'nowhere:build'; .*there is no module nowhere",
     "--model missing.py:build": r"--model is 'missing\.py:build'; .*there is no file /.*missing\.py",
     "--model tests.models:none": r"tests\.models has no none, but .*tiny",
