@@ -35,7 +35,10 @@ def greedy_choice(seen: Observation, gains: Array, loss_increase_factor: float) 
 
 @compiled
 def best_rate(gains: Column, seconds: Column) -> tuple[bool, int]:
-    """Whether any k has a known gain and duration; and the one with the largest rate, 0 if no gain is positive."""
+    """Whether any k has a known gain and duration; and the one with the largest rate, 0 if no gain is positive.
+
+    Of several with the same rate it is the largest: more gradients in the same time are never worse.
+    """
     known = False
     best_k, best = 0, -math.inf
     for i in range(len(gains)):
@@ -43,7 +46,7 @@ def best_rate(gains: Column, seconds: Column) -> tuple[bool, int]:
             known = True
             if gains[i] > 0.0:
                 rate = gains[i] / seconds[i] if seconds[i] != 0.0 else math.inf
-                if rate > best:
+                if rate >= best:
                     best_k, best = i + 1, rate
     return known, best_k
 
