@@ -1,11 +1,11 @@
 """The mean of an iteration's gradients, and their moments: a running sum, no gradient is kept."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 
-from dbw_ps.gradient import IncomingGradient
+from dbw.v1.parameter_server_pb2 import GradientHeader
 from dbw_ps.norms import squared_norm
 
 
@@ -17,6 +17,30 @@ class Moments(NamedTuple):
     within_worker_variance: float | None  # V(g) as seen inside the workers, where they split their mini-batches, and
     degrees_of_freedom: int  # how much that is worth
     loss: float | None  # mean over those that told one
+
+
+class WholeGradient(Protocol):
+    """A gradient that is complete."""
+
+    @property
+    def header(self) -> GradientHeader:
+        """Its worker's loss, and the squared norms of its parts."""
+        ...
+
+    @property
+    def parameters(self) -> Sequence[torch.Tensor]:
+        """Its pieces, in order."""
+        ...
+
+    @property
+    def buffers(self) -> Sequence[torch.Tensor]:
+        """The pieces of the model's buffers, in order."""
+        ...
+
+    @property
+    def squared_norm(self) -> float:
+        """‖g‖²."""
+        ...
 
 
 class Aggregate:
@@ -35,8 +59,8 @@ class Aggregate:
         self._losses: list[float] = []
         self._within, self._freedom = 0.0, 0
 
-    def add(self, gradient: IncomingGradient) -> None:
-        """Add a complete gradient."""
+    def add(self, gradient: WholeGradient) -> None:
+        """Add a gradient."""
         _add(self._sum, gradient.parameters, self.count == 0)
         _add(self._buffer_sum, gradient.buffers, self.count == 0)
         self.count += 1

@@ -1,10 +1,10 @@
 """Where k comes from: a controller, or the same policies in this process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Protocol, Unpack
 
-from dbw.v1.iteration_pb2 import Decision
+from dbw.v1.iteration_pb2 import Decision, EndCause
 from dbw.v1.job_pb2 import JobSpec as JobSpecMessage
 from dbw_controller import messages
 from dbw_controller.client import Summary
@@ -12,6 +12,8 @@ from dbw_controller.client.settings import whole_state
 from dbw_controller.errors import JobError
 from dbw_controller.policies import POLICIES, Policy, create_policy
 from dbw_controller.spec import JobSpec, SyncMode
+from dbw_ps.aggregate import Moments
+from dbw_ps.rounds import Arrival, End
 from dbw_runtime.configuration import WrongValueError
 
 
@@ -85,6 +87,37 @@ def spec_of(policy: str | None, sync_mode: SyncMode) -> JobSpecMessage:
     if policy is None:
         message.ClearField("policy")
     return message
+
+
+def deadline_of(decision: Decision | None) -> float | None:
+    """How long a decision lets an iteration last, in seconds."""
+    if decision is None or not decision.HasField("deadline_seconds"):
+        return None
+    return decision.deadline_seconds
+
+
+async def end_iteration(
+    decider: Decider,
+    end: End,
+    moments: Moments,
+    arrivals: Iterable[Arrival],
+    published: float,
+    rate: float,
+    effective_rate: float | None,
+) -> None:
+    """Tell of an iteration that has ended, and get the next decision."""
+    for arrival in arrivals:
+        decider.arrived(arrival.seconds, arrival.worker, arrival.iteration)
+    await decider.end_iteration(
+        k=end.k,
+        duration_seconds=end.seconds,
+        end_cause=EndCause.Value(f"END_CAUSE_{end.cause.name}"),
+        published_seconds=published,
+        lost_gradients=end.lost,
+        learning_rate=rate,
+        effective_learning_rate=effective_rate,
+        **moments._asdict(),
+    )
 
 
 def learnt_iterations(state: bytes) -> int:

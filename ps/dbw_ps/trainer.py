@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from dbw.v1.iteration_pb2 import EndCause
 from dbw_ps.aggregate import Aggregate, Moments
 from dbw_ps.checkpoint import CheckpointWriter
-from dbw_ps.decisions import Decider, learnt_iterations
+from dbw_ps.decisions import Decider, deadline_of, end_iteration, learnt_iterations
 from dbw_ps.gradient import IncomingGradient
 from dbw_ps.members import Member, Members
 from dbw_ps.metrics import Metrics
@@ -195,9 +194,7 @@ class Trainer:
         self.publisher.publish(publication)
         if not publication.finished:
             self._published, self.k = self.now(), decider.k
-            decision = decider.decision
-            timed = decision is not None and decision.HasField("deadline_seconds")
-            self.rounds.begin(decider.k, self._published, decision.deadline_seconds if decision and timed else None)
+            self.rounds.begin(decider.k, self._published, deadline_of(decider.decision))
 
     async def _iterate(self, decider: Decider) -> bool:
         """Go through the iteration that has begun; returns whether it came to its end."""
@@ -219,7 +216,8 @@ class Trainer:
         arrivals = self.rounds.take_arrivals()
         self._write_log(end, moments, rate, arrivals)
         (publication, phases), _ = await asyncio.gather(
-            self._in_thread(self._update, moments), self._decide(decider, end, moments, arrivals, rate, effective)
+            self._in_thread(self._update, moments),
+            end_iteration(decider, end, moments, arrivals, self._published, rate, effective),
         )
         phases |= {"wait": end.seconds, "aggregate": aggregated - ended}
         self._metrics.iterated(end, phases)
@@ -251,28 +249,6 @@ class Trainer:
             async with asyncio.timeout(None if until is None else max(until - self.now(), 0.0)):
                 await self._happened.wait()
         self._happened.clear()
-
-    async def _decide(
-        self,
-        decider: Decider,
-        end: End,
-        moments: Moments,
-        arrivals: Iterable[Arrival],
-        rate: float,
-        effective: float | None,
-    ) -> None:
-        for arrival in arrivals:
-            decider.arrived(arrival.seconds, arrival.worker, arrival.iteration)
-        await decider.end_iteration(
-            k=end.k,
-            duration_seconds=end.seconds,
-            end_cause=EndCause.Value(f"END_CAUSE_{end.cause.name}"),
-            published_seconds=self._published,
-            lost_gradients=end.lost,
-            learning_rate=rate,
-            effective_learning_rate=effective,
-            **moments._asdict(),
-        )
 
     def _update(self, moments: Moments) -> tuple[Publication, dict[str, float]]:
         begin = self.now()

@@ -117,21 +117,21 @@ class Delay:
         return self.text
 
 
-def parse_delay(text: str) -> Delay:
-    """Read a delay, and the file of its trace. ValueError says in a sentence what is wrong and what is expected."""
+def parse_delay(text: str, folder: Path = Path()) -> Delay:
+    """Read a delay, and the file of its trace, which is in a folder. ValueError says what is wrong in a sentence."""
     terms: list[_Term] = []
     for part in map(str.strip, text.split("*")):
         try:
-            terms.append(_term(part, FACTORS if terms else DISTRIBUTIONS))
+            terms.append(_term(part, FACTORS if terms else DISTRIBUTIONS, folder))
         except ValueError as error:
             raise ValueError(f"the {'factor' if terms else 'delay'} {part!r} {error}") from error
     return Delay(text, tuple(terms))
 
 
-def _term(text: str, forms: Mapping[str, Form]) -> _Term:
+def _term(text: str, forms: Mapping[str, Form], folder: Path) -> _Term:
     name, values, keys = _split(text, forms)
     if name == "trace":
-        return _Replayed(_number(keys.get("scale", "1")), _columns(values[0]))
+        return _Replayed(_number(keys.get("scale", "1")), _columns(folder / values[0]))
     numbers = tuple(map(_number, values))
     if name in FACTORS:
         start, until = _number(keys.get("from", "0")), _number(keys["until"]) if "until" in keys else math.inf
@@ -180,10 +180,10 @@ def _ranges(text: str) -> tuple[range, ...]:
     return ranges
 
 
-def _columns(file: str) -> tuple[tuple[float, ...], ...]:
+def _columns(file: Path) -> tuple[tuple[float, ...], ...]:
     """Read the seconds of each worker, in the order of workers and steps."""
     try:
-        rows = list(csv.reader(Path(file).read_text("utf-8-sig").rstrip().splitlines()))
+        rows = list(csv.reader(file.read_text("utf-8-sig").rstrip().splitlines()))
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"needs a CSV file that can be read: {error}") from error
     if rows[:1] != [["step", "worker", "seconds"]] or len(rows) == 1:

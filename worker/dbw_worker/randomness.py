@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import torch
+from numpy.random import Generator
 
 
 def seed_all(seed: int, device: torch.device) -> None:
@@ -13,3 +14,12 @@ def seed_all(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index].manual_seed(seed)
+
+
+def draws_of(seed: int, worker: int, version: int) -> tuple[int, Generator]:
+    """What is random about a worker's gradient of a version: the seed of its computation, and where its delay is from.
+
+    A training can be repeated so, and neither an interruption nor a restart changes what comes after it.
+    """
+    random = np.random.default_rng((seed, worker, version, 1))
+    return int(random.integers(2**63)), random

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from dbw.v1.parameter_server_pb2 import GradientOutcome
@@ -15,7 +14,7 @@ from dbw_worker.delays import Delay
 from dbw_worker.gradients import Gradient, Gradients
 from dbw_worker.interruption import InterruptedComputationError
 from dbw_worker.metrics import Metrics
-from dbw_worker.randomness import seed_all
+from dbw_worker.randomness import draws_of, seed_all
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +73,8 @@ class Worker:
         worker, version = parameters.session.worker, parameters.version
         interrupts = parameters.session.sync_mode == SYNC_MODE_PUSH_INTERRUPT
         stop = (lambda: self._server.is_outdated(parameters)) if interrupts else (lambda: self._server.is_over)
-        random = np.random.default_rng((self._seed, worker, version, 1))
-        seed_all(int(random.integers(2**63)), self._device)
+        seed, random = draws_of(self._seed, worker, version)
+        seed_all(seed, self._device)
         batch = self._batches.batch(worker, version)
         gradient = self._gradients.compute(parameters.vector, batch, stop, closely=interrupts)
         assert self._began is not None

@@ -24,12 +24,12 @@ class EmbeddedTrainingJob(Training):
         super().__init__(talk)
         request = talk.create_request()
         spec = messages.spec_from(request.spec, Dbw())
-        self._job = Job(spec, messages.membership_from(request.membership), request.iteration)
+        self.job = Job(spec, messages.membership_from(request.membership), request.iteration)
 
     async def open(self) -> None:
         """Get ready to decide."""
         await asyncio.to_thread(warm_up)
-        decision = messages.decision_message(self._job.decision(), include_estimates=False)
+        decision = messages.decision_message(self.job.decision(), include_estimates=False)
         self._talk.created(CreateJobResponse(job=JobMessage(decision=decision)))
         self._talk.settle()
 
@@ -37,21 +37,21 @@ class EmbeddedTrainingJob(Training):
         """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
         request = self._talk.end_iteration(self._talk.summary(**summary))
         assert request is not None, "no earlier one waits for its answer"
-        decision = self._job.report(messages.report_from(request))
+        decision = self.job.report(messages.report_from(request))
         assert decision is not None, "the request has a summary"
         self._talk.decided(messages.decision_message(decision, include_estimates=False))
         return self._talk.settle()
 
     async def export_state(self) -> bytes | None:
         """All that the job has learnt, for a checkpoint."""
-        header, data = export_state(self.name, self._job)
+        header, data = export_state(self.name, self.job)
         return join_state([ExportJobStateResponse(header=header, data=data)])
 
     async def import_state(self, state: bytes) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
         try:
             whole = whole_state(state)
-            decision: Decision = import_state(self._job, whole.header, whole.data)
+            decision: Decision = import_state(self.job, whole.header, whole.data)
         except (JobError, OSError) as error:
             log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False

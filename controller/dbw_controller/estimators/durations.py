@@ -153,6 +153,15 @@ class DurationEstimator:
             self._estimate = Durations(np.asarray(seconds), np.asarray(shortest), np.asarray(longest))
         return self._estimate
 
+    def averages(self) -> Array:
+        """The paper's naive estimate: the mean of the samples t_{k,k} for each k; NaN where there are none."""
+        means = np.full(self.workers, np.nan)
+        for row in sampled_rows(self._grid):
+            weights, samples = row_samples(self._grid, row)
+            if weights[row]:
+                means[row] = samples[row]
+        return means
+
     def _solve_by_reference(self) -> None:
         square = (self.workers, self.workers)
         weight, mean = np.asarray(self._grid.weight).reshape(square), np.asarray(self._grid.mean).reshape(square)
