@@ -20,6 +20,7 @@ COMMANDS = {
     "worker": Command("dbw_worker.app:main", "compute gradients for a parameter server", "worker"),
     "data": Command("dbw_worker.data_command:main", "get data sets", "worker"),
     "demo": Command("dbw_experiments.demo.app:main", "train with stragglers here, and compare policies", "experiments"),
+    "experiment": Command("dbw_experiments.laboratory.app:main", "compare policies on a virtual clock", "experiments"),
     "jobs": Command("dbw_controller.commands:jobs", "list the jobs of a running controller", "controller"),
     "watch": Command("dbw_controller.commands:watch", "show a job's decisions as they are made", "controller"),
     "why": Command("dbw_controller.commands:why", "explain one decision of a job", "controller"),

@@ -1,0 +1,1 @@
+"""The laboratory: trainings on a virtual clock, with real gradients."""

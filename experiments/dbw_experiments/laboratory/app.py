@@ -1,0 +1,207 @@
+"""`dbw experiment`: the paper's experiments, and anybody's own, on a virtual clock."""
+
+import os
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from dbw_experiments.laboratory.results import Results
+from dbw_experiments.laboratory.runs import Run
+from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario, names
+from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
+from dbw_worker.datasets import DataError
+
+USAGE = """usage: dbw experiment list
+       dbw experiment run SCENARIO…
+       dbw experiment all
+       dbw experiment knee
+       dbw experiment trace TRAINING_LOG
+       dbw experiment page
+
+Trainings on a virtual clock: real gradients of real models, but nobody waits for stragglers.
+
+  list   show the scenarios that there are
+  run    go through scenarios, by name or TOML file; what was computed before is not computed again
+  all    go through all of them but those for a GPU
+  knee   find a learning rate, by the knee rule
+  trace  make a trace of a parameter server's training log, for delays such as trace:FILE.csv
+  page   write the page that compares the paper's results with those that there are
+
+dbw experiment COMMAND --help explains a command."""
+
+
+@dataclass(frozen=True)
+class ExperimentOptions(Options):
+    """What experiments can be told."""
+
+    output: Path = option(Path("dbw-experiments"), "the folder of results, one for each scenario")
+    quick: bool = option(False, "a small version: seconds, and no result to be proud of")
+    jobs: int = option(os.cpu_count() or 1, "how many runs to compute at the same time, each with one thread")
+    device: str = option("cpu", "where gradients are computed, such as cuda")
+    controller: str | None = option(None, "a controller that decides, HOST:PORT; estimates are not kept then")
+
+    def __post_init__(self) -> None:
+        self.require_between("jobs", 1, 1024)
+
+
+@dataclass(frozen=True)
+class KneeOptions(ExperimentOptions):
+    """What the knee rule can be told."""
+
+    model: str = option("mnist-cnn-small", "the model, as for dbw ps")
+    dataset: str = option("mnist", "the data set, as for dbw worker")
+    batch_size: int = option(500, "how many examples make a gradient")
+    k: str = option("1,4,16", "how many gradients make an iteration: a rate is found for each of these")
+    iterations: int = option(40, "how long the short trainings are")
+    seeds: int = option(2, "how many of them there are for each k and rate")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in (("batch_size", 2**31), ("iterations", 10**6), ("seeds", 1000)):
+            self.require_between(name, 1, most)
+        self.ks()
+
+    def ks(self) -> list[int]:
+        """Each k."""
+        parts = self.k.split(",")
+        if not all(part.strip().isdigit() and 1 <= int(part) <= 1000 for part in parts):
+            raise WrongValueError("k", self.k, "numbers from 1 to 1000 with commas between them, such as 1,4,16")
+        return [int(part) for part in parts]
+
+    def run(self) -> Run:
+        """What all short trainings have in common."""
+        iterations, dataset, model = (
+            (40, "digits", "mlp") if self.quick else (self.iterations, self.dataset, self.model)
+        )
+        batch, workers = 32 if self.quick else self.batch_size, max(self.ks())
+        return Run(
+            model=model,
+            dataset=dataset,
+            workers=workers,
+            batch=batch,
+            policy="sync",
+            rate=1.0,
+            delay="constant:1",
+            seed=0,
+            iterations=iterations,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a subcommand; returns the exit code."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    if name not in COMMANDS:
+        print(f"dbw experiment: there is no command {name!r}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[name](rest)
+    except UsageError as error:
+        print(f"dbw experiment: {error}", file=sys.stderr)
+        return 2
+    except (ScenarioError, DataError, OSError) as error:
+        print(f"dbw experiment: {error}", file=sys.stderr)
+        return 1
+
+
+def _list(arguments: Sequence[str]) -> int:
+    _parser("list", "Show the scenarios that there are.").parse_args(arguments)
+    for scenario in map(load_scenario, names()):
+        note = ", for a GPU" if scenario.gpu else ""
+        print(f"{scenario.name:<22}{scenario.title} ({scenario.figure}{note})")
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = _parser("run", "Go through scenarios. What was computed before is not computed again.")
+    parser.add_argument("scenarios", metavar="SCENARIO", nargs="+", help="the name of a scenario, or a TOML file")
+    options, given = parse(parser, ExperimentOptions, "experiment", arguments)
+    return _go_through([load_scenario(name, options.quick) for name in given["scenarios"]], options)
+
+
+def _all(arguments: Sequence[str]) -> int:
+    parser = _parser("all", "Go through all scenarios but those for a GPU.")
+    options, _ = parse(parser, ExperimentOptions, "experiment", arguments)
+    scenarios = [load_scenario(name, options.quick) for name in names()]
+    return _go_through([scenario for scenario in scenarios if options.quick or not scenario.gpu], options)
+
+
+def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> int:
+    from dbw_experiments.laboratory.figures import draw  # matplotlib and torch take seconds to import
+
+    for scenario in scenarios:
+        folder, runs = folder_of(scenario, options.output), scenario.runs()
+        results = _compute(scenario.name, runs, folder, options, scenario.folder)
+        results.tidy(runs)
+        for path in draw(scenario, results.of(runs), folder):
+            print(path)
+    return 0
+
+
+def _compute(
+    name: str, runs: Sequence[Run], folder: Path, options: ExperimentOptions, traces: Path = Path()
+) -> Results:
+    from dbw_experiments.laboratory.runner import run_all
+    from dbw_experiments.laboratory.training import Place
+
+    results = Results(folder / "runs.jsonl")
+    place = Place(options.device, traces, options.controller)
+    run_all(name, runs, results, place, options.jobs, Console(stderr=True))
+    return results
+
+
+def folder_of(scenario: Scenario, output: Path) -> Path:
+    """Where a scenario's results are."""
+    return (output / "quick" if scenario.quick else output) / scenario.name
+
+
+def _knee(arguments: Sequence[str]) -> int:
+    from dbw_experiments.laboratory.figures.knees import draw_knees
+    from dbw_experiments.laboratory.knee import curves, knee_runs
+
+    parser = _parser("knee", "Find the learning rate beyond which training is hardly faster, by short trainings.")
+    options, _ = parse(parser, KneeOptions, "knee", arguments)
+    runs = knee_runs(options.run(), options.ks(), options.seeds)
+    folder = options.output / "knee"
+    found = curves(_compute("knee", runs, folder, options).of(runs))
+    print(f"{'k':>4}{'knee':>9}")
+    for k, curve in found.items():
+        print(f"{k:>4}{curve.knee:>9.3g}")
+    for path in draw_knees(found, options.iterations, folder):
+        print(path)
+    return 0
+
+
+def _trace(arguments: Sequence[str]) -> int:
+    from dbw_experiments.laboratory.trace import write_trace
+
+    parser = _parser("trace", "Make a trace of a parameter server's training log: how long each gradient took.")
+    parser.add_argument("log", metavar="TRAINING_LOG", type=Path, help="what dbw ps --training-log has written")
+    parser.add_argument("--output", metavar="FILE", type=Path, default=Path("trace.csv"), help="the trace [trace.csv]")
+    text = "deal gradients out to so many workers, as if the log's had been as many machines"
+    parser.add_argument("--workers", metavar="N", type=int, help=text)
+    given = parser.parse_args(arguments)
+    if given.workers is not None and given.workers < 1:
+        parser.error(f"--workers is {given.workers}; it must be at least 1")
+    gradients = write_trace(given.log, given.output, given.workers)
+    print(f"{given.output}: {gradients} gradients")
+    return 0
+
+
+def _parser(command: str, description: str) -> ArgumentParser:
+    return ArgumentParser(prog=f"dbw experiment {command}", description=description, allow_abbrev=False)
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "list": _list,
+    "run": _run,
+    "all": _all,
+    "knee": _knee,
+    "trace": _trace,
+}

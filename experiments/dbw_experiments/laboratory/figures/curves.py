@@ -1,0 +1,131 @@
+"""Single trainings over time: what is learnt, and which k was chosen meanwhile."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from dbw_experiments.laboratory.figures import canvas
+from dbw_experiments.laboratory.figures.canvas import INK, MUTED, Array, Style, line, numbers
+from dbw_experiments.laboratory.figures.series import Series, series_of
+from dbw_experiments.laboratory.runs import Outcome, Record
+from dbw_experiments.laboratory.scenario import Case, Scenario
+
+TARGET: Style = (0, (4, 3))
+RATIO: Style = (0, (1, 1.2))
+
+
+def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
+    """A column for each case: loss, accuracy if it was measured, and k with the ratio that explains it."""
+    series = series_of(scenario, records)
+    rows = ["loss"]
+    if any("accuracy" in record.outcome.columns for record in records):
+        rows.append("accuracy")
+    if not all(some.is_static for some in series):
+        rows.append("k")
+    grid = canvas.panels(figure, len(rows), len(scenario.cases), 2.1, x="col", y="row")
+    ratios: list[Axes] = []
+    for column, case in zip(grid.T, scenario.cases, strict=True):
+        ratios += _draw_case(dict(zip(rows, column, strict=True)), case, series)
+    _label(dict(zip(rows, grid[:, 0], strict=True)), ratios, max(case.workers for case in scenario.cases))
+    handles = [line(some.label, some.colour, some.style) for some in series]
+    if ratios:
+        handles.append(line("‖∇F‖² / V(g), as DBW estimates it", MUTED, RATIO))
+    if any(case.target_loss is not None for case in scenario.cases):
+        handles.append(line("target", INK, TARGET, 0.8))
+    seeds = {run.seed for run in scenario.runs()}
+    canvas.legend(figure, handles, f"seed {min(seeds)}" if len(seeds) > 1 else None)
+
+
+def smoothed(ks: Iterable[float], losses: Iterable[float], workers: int) -> Array:
+    """For each iteration the mean loss of the latest n gradients, or a few more: what the target is judged by."""
+    latest: deque[tuple[float, float]] = deque()
+    means = []
+    for k, loss in zip(ks, losses, strict=True):
+        latest.append((k, loss))
+        while sum(some for some, _ in latest) - latest[0][0] >= workers:
+            latest.popleft()
+        means.append(sum(some * loss for some, loss in latest) / sum(some for some, _ in latest))
+    return np.array(means)
+
+
+def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> list[Axes]:
+    """Draw a column; returns the axes of DBW's ratio, if there is one."""
+    *_, last = column.values()
+    last.set_xlabel("virtual seconds")
+    column["loss"].set_title(case.name)
+    shown = [(some, one.outcome) for some in series if (one := some.first(case)) and "seconds" in one.outcome.columns]
+    if not shown:
+        canvas.say(column["loss"], "no results yet")
+        return []
+    if case.target_loss is not None:
+        column["loss"].axhline(case.target_loss, color=INK, linewidth=0.8, linestyle=TARGET)
+    for some, outcome in sorted(shown, key=lambda pair: not pair[0].is_static):  # the latter are seen best
+        _draw_loss(column["loss"], some, outcome, case.workers)
+        if "accuracy" in outcome.columns:
+            _draw_accuracy(column["accuracy"], some, outcome)
+        if not some.is_static:
+            _draw_choices(column["k"], some, outcome)
+    last.set_xlim(0, 1.02 * max(outcome.seconds for _, outcome in shown) or 1.0)
+    return [_draw_ratio(column["k"], outcome) for some, outcome in shown if some.policy == "dbw"][:1]
+
+
+def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None:
+    """The loss; a dot where the target was reached, a cross where training diverged."""
+    seconds, ks, losses = (numbers(outcome.columns[name]) for name in ("seconds", "k", "loss"))
+    means = smoothed(ks, losses, workers)
+    axes.plot(seconds, means, color=some.colour, linestyle=some.style, linewidth=1.4)
+    known = np.flatnonzero(np.isfinite(means))
+    if len(known) and (outcome.reached is not None or outcome.loss is None):
+        end = known[-1]
+        axes.plot(
+            seconds[end], means[end], marker="x" if outcome.loss is None else "o", color=some.colour, markersize=5
+        )
+
+
+def _draw_accuracy(axes: Axes, some: Series, outcome: Outcome) -> None:
+    """The accuracy of the parameters that an iteration began with: as of the end of the one before."""
+    began = np.concatenate([[0.0], numbers(outcome.columns["seconds"])[:-1]])
+    accuracy = numbers(outcome.columns["accuracy"])
+    known = np.isfinite(accuracy)
+    axes.plot(began[known], accuracy[known], color=some.colour, linestyle=some.style, linewidth=1.4)
+
+
+def _draw_choices(axes: Axes, some: Series, outcome: Outcome) -> None:
+    edges = [0.0, *numbers(outcome.columns["seconds"])]
+    ks = numbers(outcome.columns["k"])
+    axes.stairs(ks, edges, baseline=None, color=some.colour, linestyle=some.style, linewidth=0.9)
+
+
+def _draw_ratio(axes: Axes, outcome: Outcome) -> Axes:
+    ratio = axes.twinx()
+    norms, variances = (numbers(outcome.columns.get(f"estimated_{name}")) for name in ("squared_norm", "variance"))
+    seconds = numbers(outcome.columns["seconds"])
+    known = (norms > 0) & (variances > 0)
+    ratio.plot(seconds[known], norms[known] / variances[known], color=MUTED, linestyle=RATIO, linewidth=1)
+    return ratio
+
+
+def _label(first: dict[str, Axes], ratios: Sequence[Axes], workers: int) -> None:
+    """Name and scale the axes; those of the first column are those of all."""
+    first["loss"].set_ylabel("training loss")
+    if any(len(drawn.get_lines()) for drawn in first["loss"].get_shared_y_axes().get_siblings(first["loss"])):
+        canvas.logarithmic(first["loss"])
+    if "accuracy" in first:
+        first["accuracy"].set_ylabel("held-out accuracy")
+        first["accuracy"].yaxis.set_major_formatter(PercentFormatter(1.0))
+    if "k" in first:
+        first["k"].set(ylabel="k", ylim=(0, workers + 0.5))
+        first["k"].yaxis.set_major_locator(canvas.whole_numbers())
+    values = np.concatenate(
+        [np.asarray(drawn.get_ydata()) for axes in ratios for drawn in axes.get_lines()] or [np.empty(0)]
+    )
+    for axes in ratios:
+        canvas.scale(axes, values)
+        axes.grid(visible=False)
+        axes.tick_params(right=axes is ratios[-1], labelright=axes is ratios[-1])
+    if ratios:
+        ratios[-1].set_ylabel("‖∇F‖² / V(g)")

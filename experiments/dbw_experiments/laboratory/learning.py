@@ -1,0 +1,156 @@
+"""A model that learns from real gradients, only those that are used."""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from dbw.v1.parameter_server_pb2 import GradientHeader
+from dbw_experiments.laboratory.runs import Run
+from dbw_ps.aggregate import Aggregate, Moments
+from dbw_ps.model import FlatModel, load_model
+from dbw_ps.norms import squared_norm
+from dbw_ps.optimiser import Optimiser
+from dbw_worker.batches import Batch, Choice
+from dbw_worker.datasets import Data, default_folder, load
+from dbw_worker.evaluation import accuracy
+from dbw_worker.gradients import Gradients
+from dbw_worker.randomness import draws_of, seed_all
+
+
+class Exact(NamedTuple):
+    """What the estimators estimate, from all examples."""
+
+    loss: float  # F
+    squared_norm: float  # ‖∇F‖²
+    variance: float  # V(g) of a mini-batch's gradient
+
+
+class Learnt(NamedTuple):
+    """What an iteration gave, and measurements of the parameters that it began with."""
+
+    moments: Moments
+    accuracy: float | None  # on held-out examples
+    exact: Exact | None
+
+
+class Learning(Protocol):
+    """A model that is trained."""
+
+    def step(self, workers: Sequence[int]) -> Learnt:
+        """Average the gradients of these workers, and update the parameters."""
+        ...
+
+
+class Computed(NamedTuple):
+    """A gradient as the parameter server's aggregate takes it."""
+
+    header: GradientHeader
+    parameters: list[torch.Tensor]
+    buffers: list[torch.Tensor]
+    squared_norm: float
+
+
+class Learner:
+    """Trains a model as a parameter server and its workers do, with their own code, in one thread."""
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        seed_all(run.seed, device)
+        self._run, self._data = run, _data(run.dataset, device)
+        self._server = FlatModel(load_model(run.model))
+        self._worker = FlatModel(load_model(run.model), device)
+        self._gradients = Gradients(self._worker, torch.nn.functional.cross_entropy)
+        self._aggregate = Aggregate(self._server.gradient, self._server.buffers)
+        self._optimiser = Optimiser(self._server, f"sgd:lr={run.rate}")
+        self._choice = Choice(len(self._data.train), run.batch, run.seed, run.workers if run.split else 1)
+        self._version = 0
+
+    def step(self, workers: Sequence[int]) -> Learnt:
+        """Average the gradients of these workers, and update the parameters."""
+        accurate = self._accuracy() if _is_due(self._version, self._run.accuracy_every, 1) else None
+        exact = self._exact() if _is_due(self._version, self._run.exact_every, 2) else None
+        for worker in workers:
+            seed_all(draws_of(self._run.seed, worker, self._version)[0], self._worker.vector.device)
+            self._aggregate.add(self._compute(self._batch(self._choice.indices(worker, self._version))))
+        moments = self._aggregate.finish()
+        self._optimiser.step(moments.mean_squared_norm)
+        self._version += 1
+        return Learnt(moments, accurate, exact)
+
+    def _batch(self, indices: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Batch:
+        examples = torch.from_numpy(indices).to(self._worker.vector.device)
+        inputs, targets = (tensor[examples] for tensor in self._data.train.tensors)
+        return inputs, targets
+
+    def _compute(self, batch: Batch) -> Computed:
+        computed = self._gradients.compute(self._server.vector, batch)
+        trained = self._server.layout.parameter_elements
+        parameters, buffers = computed.gradient[:trained], computed.gradient[trained:]
+        header = GradientHeader(loss=computed.loss)
+        return Computed(header, [parameters], [buffers], squared_norm(parameters))
+
+    def _accuracy(self) -> float:
+        self._worker.vector.copy_(self._server.vector)
+        share = accuracy(self._worker.module, self._data.held_out)
+        self._worker.module.train()
+        return share
+
+    def _exact(self) -> Exact:
+        """Go through all examples, in mini-batches that a random order makes; what remains for the last is left out.
+
+        The variance is that of these mini-batches, a sample of all that there are, corrected for drawing without
+        replacement; it is off by a few percent.
+        """
+        examples, size = len(self._data.train), self._run.batch
+        order = np.random.default_rng((self._run.seed, self._version // self._run.exact_every)).permutation(examples)
+        blocks = [order[i : i + size] for i in range(0, examples - size + 1, size)]
+        total = torch.zeros(self._server.layout.parameter_elements, dtype=torch.float64)
+        losses, squares = [], 0.0
+        for block in blocks:
+            gradient = self._compute(self._batch(block))
+            losses.append(gradient.header.loss)
+            squares += gradient.squared_norm
+            total += gradient.parameters[0]
+        norm = squared_norm(total / len(blocks))
+        spread = (squares - len(blocks) * norm) / (len(blocks) - 1) if len(blocks) > 1 else math.nan
+        return Exact(sum(losses) / len(losses), norm, spread * (1 - size / examples))
+
+
+class Replay:
+    """Learning that is remembered: the same workers' gradients, asked for again, need not be computed again.
+
+    It serves runs that differ in their delays only, one after the other, if these do not change what is asked for.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+        self._steps: list[tuple[Sequence[int], Learnt]] = []
+        self._next = 0
+
+    def rewind(self) -> None:
+        """Begin again."""
+        self._next = 0
+
+    def step(self, workers: Sequence[int]) -> Learnt:
+        """As the learner's."""
+        if self._next == len(self._steps):
+            self._steps.append((workers, self._learner.step(workers)))
+        remembered, learnt = self._steps[self._next]
+        assert remembered == workers, "what is learnt does not depend on delays"
+        self._next += 1
+        return learnt
+
+
+@cache
+def _data(name: str, device: torch.device) -> Data:
+    train, held_out = load(name, default_folder())
+    for dataset in (train, held_out):
+        dataset.tensors = tuple(tensor.to(device) for tensor in dataset.tensors)
+    return Data(train, held_out)
+
+
+def _is_due(version: int, every: int, in_a_row: int) -> bool:
+    return every > 0 and version % every < in_a_row

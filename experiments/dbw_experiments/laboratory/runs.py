@@ -1,0 +1,56 @@
+"""What a training in the laboratory is determined by, and what came of it. Both are kept as JSON."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from dbw_controller.decision import Input
+from dbw_ps.decisions import policy_from
+
+Column = list[int | float | list[float | None] | None]
+
+
+class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One training. Two runs that are equal give the same outcome, to the last bit."""
+
+    case: str = ""  # what sets it apart within its scenario
+    model: str
+    dataset: str
+    workers: int
+    batch: int  # examples of a gradient
+    policy: str
+    rate: float  # η
+    rule: str = ""  # where the rate comes from
+    delay: str
+    seed: int
+    sync_mode: Literal["push-wait", "push-interrupt", "pull"] = "push-wait"
+    split: bool = False  # whether each worker has a share of the data of its own
+    target_loss: float | None = None  # train until the loss of the latest n gradients, or a few more, is at most this
+    iterations: int = 10_000  # at most, and
+    seconds: float | None = None  # on the virtual clock
+    detail: Literal["summary", "curves", "estimates"] = "summary"  # what is kept of each iteration
+    accuracy_every: int = 0  # iterations between measurements; 0: never
+    exact_every: int = 0
+
+    @property
+    def ignores_time(self) -> bool:
+        """Whether what is learnt in an iteration is the same whatever the delays are."""
+        return not self.split and Input.LATE_ARRIVALS not in policy_from(self.policy).inputs
+
+
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a run. Seconds are those of the virtual clock."""
+
+    reached: float | None  # when the target was reached
+    iterations: int
+    gradients: int  # that were used
+    seconds: float  # when it ended
+    loss: float | None  # of the latest n gradients; None if training has diverged
+    columns: dict[str, Column] = {}  # for each iteration, as `detail` has it
+
+
+class Record(Struct, frozen=True):
+    """A line of a results file."""
+
+    run: Run
+    outcome: Outcome

@@ -1,0 +1,162 @@
+"""Scenarios: small TOML files that say what to compare, and the runs that follow from them."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from dbw_experiments.laboratory.figures import KINDS
+from dbw_experiments.laboratory.runs import Run
+from dbw_ps.decisions import policy_from
+from dbw_runtime.configuration import UsageError
+from dbw_worker.delays import parse_delay
+
+FOLDER = Path(__file__).with_name("scenarios")
+Count = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(gt=0)]
+
+
+class ScenarioError(Exception):
+    """A scenario cannot be used; the text says why and what to do."""
+
+
+class Compared(Struct, frozen=True, forbid_unknown_fields=True):
+    """A policy of a scenario, with its learning rate: one for all k, one for each, or one that is proportional to k."""
+
+    policy: str
+    rule: str  # what the learning rate follows, in a word
+    k: list[Count] | Literal["all"] | None = None  # for the policy `static`: which ones
+    rate: Rate | None = None
+    rate_per_k: Rate | None = None
+    rates: dict[str, Rate] | None = None
+    seeds: Count | None = None  # unless as many as the case has
+    cases: list[str] | None = None  # unless in all of them
+
+    def each(self, workers: int) -> Iterator[tuple[str, float]]:
+        """The policies, each with its learning rate."""
+        if (self.policy == "static") != (self.k is not None):
+            raise ValueError('the policy "static" needs a k, which others do not have')
+        if self.k is None:
+            if self.rate is None:
+                raise ValueError(f"the policy {self.policy} needs a rate")
+            yield self.policy, self.rate
+            return
+        for k in range(1, workers + 1) if self.k == "all" else self.k:
+            if k <= workers:
+                yield f"{self.policy}:{k}", self._rate(k)
+
+    def _rate(self, k: int) -> float:
+        if self.rates is not None and str(k) in self.rates:
+            return self.rates[str(k)]
+        if self.rate_per_k is not None:
+            return round(self.rate_per_k * k, 12)  # 0.06, not 0.06000000000000000055
+        if self.rate is None:
+            raise ValueError(f"the policy {self.policy} needs a rate, rates or rate_per_k for k = {k}")
+        return self.rate
+
+
+class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One situation in which policies are compared."""
+
+    name: str = ""
+    model: str
+    dataset: str
+    workers: Count
+    batch: Count
+    delay: str
+    seeds: Count = 1
+    sync_mode: Literal["push-wait", "push-interrupt", "pull"] = "push-wait"
+    split: bool = False
+    target_loss: float | None = None
+    iterations: Count = 10_000
+    seconds: Annotated[float, Meta(gt=0)] | None = None
+    detail: Literal["summary", "curves", "estimates"] = "summary"
+    accuracy_every: Annotated[int, Meta(ge=0)] = 0
+    exact_every: Annotated[int, Meta(ge=0)] = 0
+    compare: Annotated[list[Compared], Meta(min_length=1)]
+
+    def runs(self, few_seeds: bool) -> Iterator[Run]:
+        """All runs; some may be asked for twice."""
+        common = {name: getattr(self, name) for name in COMMON}
+        for compared in self.compare:
+            if compared.cases is not None and self.name not in compared.cases:
+                continue
+            seeds = self.seeds if few_seeds else compared.seeds or self.seeds
+            for policy, rate in compared.each(self.workers):
+                for seed in range(seeds):
+                    yield Run(case=self.name, policy=policy, rate=rate, rule=compared.rule, seed=seed, **common)
+
+
+COMMON = sorted(set(Run.__struct_fields__) & set(Case.__struct_fields__))
+
+
+class File(Struct, frozen=True, forbid_unknown_fields=True):
+    """A scenario as it is written: what [setting] says holds in each [[case]] that does not say something else."""
+
+    title: str
+    figure: str  # of the paper
+    plot: str  # how the results are shown, see figures/
+    setting: dict[str, Any]
+    compare: list[Any]
+    case: Annotated[list[dict[str, Any]], Meta(min_length=1)] = field(default_factory=lambda: [{}])
+    quick: dict[str, Any] = {}  # what a small version changes
+    gpu: bool = False  # whether it takes days without one
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """What is compared, and why."""
+
+    name: str
+    title: str
+    figure: str
+    plot: str
+    folder: Path  # where its traces are
+    cases: list[Case]
+    gpu: bool = False
+    quick: bool = False
+
+    def runs(self) -> list[Run]:
+        """All runs, without those that are asked for twice."""
+        return list(dict.fromkeys(run for case in self.cases for run in case.runs(self.quick)))
+
+
+def names() -> list[str]:
+    """The scenarios that come with this program."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_scenario(name: str, quick: bool = False) -> Scenario:
+    """Read a scenario: one of ours by its name, or anybody's by its file."""
+    path = FOLDER / f"{name}.toml" if name in names() else Path(name)
+    if not path.is_file():
+        raise ScenarioError(f"there is no scenario {name!r}; there are {', '.join(names())}, and files of your own")
+    try:
+        scenario = _scenario(path, tomllib.loads(path.read_text("utf-8")), quick)
+        for run in scenario.runs():
+            policy_from(run.policy)
+            parse_delay(run.delay, scenario.folder)
+        if not scenario.runs():
+            raise ValueError("it has no runs: no k is as small as the number of workers")
+    except (ValueError, UsageError) as error:  # TOML's and msgspec's are such as well
+        raise ScenarioError(f"the scenario {path} cannot be used: {error}") from error
+    return scenario
+
+
+def _scenario(path: Path, content: dict[str, Any], quick: bool) -> Scenario:
+    file = msgspec.convert(content, File)
+    if file.plot not in KINDS:
+        raise ValueError(f"there is no plot {file.plot!r}; there are {', '.join(KINDS)}")
+    common, small = {"compare": file.compare} | file.setting, file.quick if quick else {}
+    return Scenario(
+        name=path.stem,
+        title=file.title,
+        figure=file.figure,
+        plot=file.plot,
+        folder=path.parent,
+        cases=[msgspec.convert(common | case | small, Case) for case in file.case],
+        gpu=file.gpu,
+        quick=quick,
+    )

@@ -1,0 +1,53 @@
+"""Makes a trace of a training log: how long each gradient really took, for the laboratory to replay."""
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dbw_ps import training_log
+
+HEADER = ("step", "worker", "seconds")
+
+
+class RoundTrip(NamedTuple):
+    """One gradient of a worker."""
+
+    worker: int
+    seconds: float
+
+
+def round_trips(entries: Iterable[Mapping[str, Any]]) -> Iterator[RoundTrip]:
+    """How long workers took, in the order in which they were done.
+
+    A worker begins when parameters are published, or when it is done with older ones. Where it is interrupted
+    instead, only gradients that came can be seen, the fast ones.
+    """
+    published: dict[int, float] = {}
+    free: dict[int, float] = {}
+    for entry in entries:
+        published[entry["iteration"]] = entry["published_seconds"]
+        for arrival in entry["arrivals"]:
+            worker, began = arrival["worker"], published.get(arrival["iteration"])
+            if began is not None:
+                done = began + arrival["seconds"]
+                yield RoundTrip(worker, done - min(max(began, free.get(worker, began)), done))
+                free[worker] = done
+
+
+def write_trace(log: Path, trace: Path, workers: int | None) -> int:
+    """Write the trace of a training log; returns how many gradients it has.
+
+    With a number of workers, gradients are dealt out to as many: so a log of one worker, on a machine of its own, can
+    stand for a cluster of such machines.
+    """
+    trips = list(round_trips(training_log.read(log)))
+    steps: dict[int, int] = {}
+    with trace.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(HEADER)
+        for i, trip in enumerate(trips):
+            worker = trip.worker if workers is None else i % workers
+            steps[worker] = steps.get(worker, -1) + 1
+            table.writerow((steps[worker], worker, f"{trip.seconds:.6f}"))
+    return len(trips)

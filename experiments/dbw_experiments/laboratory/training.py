@@ -1,0 +1,95 @@
+"""One training: a cluster on a virtual clock, a model that learns, and something that decides k."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import torch
+
+from dbw.v1.job_pb2 import JobSpec
+from dbw_controller.client.aio import AsyncDbwClient
+from dbw_controller.client.conversation import Conversation
+from dbw_controller.client.embedded import EmbeddedTrainingJob
+from dbw_controller.spec import SyncMode
+from dbw_experiments.laboratory.cluster import Cluster
+from dbw_experiments.laboratory.history import History
+from dbw_experiments.laboratory.learning import Learner, Learning, Replay
+from dbw_experiments.laboratory.runs import Outcome, Run
+from dbw_ps.decisions import Decider, deadline_of, end_iteration, spec_of
+from dbw_worker.delays import parse_delay
+
+PATIENCE = 60.0  # seconds that a controller has for a decision: on a virtual clock nothing goes on without it
+
+
+class ControllerLostError(Exception):
+    """The controller was not there for a decision."""
+
+
+def in_process(run: Run) -> EmbeddedTrainingJob:
+    """Decides in this process."""
+    return EmbeddedTrainingJob(Conversation("laboratory", range(run.workers), _spec(run), 0, "all"))
+
+
+def over_network(run: Run, target: str) -> Decider:
+    """Asks a controller, which gets a new job for it."""
+    return AsyncDbwClient(target, deadline=PATIENCE).job(f"laboratory-{uuid4()}", range(run.workers), _spec(run))
+
+
+class Place(NamedTuple):
+    """Where runs take place."""
+
+    device: str = "cpu"  # that computes gradients
+    traces: Path = Path()  # the folder of traces
+    controller: str | None = None  # HOST:PORT of one that decides; otherwise this process does
+
+
+HERE = Place()
+
+
+def execute(runs: Sequence[Run], place: Place = HERE) -> list[Outcome]:
+    """Go through runs that differ in their delays only."""
+    torch.set_num_threads(1)
+    learner = Learner(runs[0], torch.device(place.device))
+    if len(runs) == 1:
+        return [_execute(runs[0], learner, place)]
+    replay, outcomes = Replay(learner), []
+    for run in runs:
+        replay.rewind()
+        outcomes.append(_execute(run, replay, place))
+    return outcomes
+
+
+def _execute(run: Run, learning: Learning, place: Place) -> Outcome:
+    decider = in_process(run) if place.controller is None else over_network(run, place.controller)
+    return asyncio.run(train(run, learning, decider, place.traces))
+
+
+async def train(run: Run, learning: Learning, decider: Decider, traces: Path = Path()) -> Outcome:
+    """Train until the target is reached, or the time is up."""
+    cluster = Cluster(run.workers, parse_delay(run.delay, traces), run.seed, SyncMode(run.sync_mode))
+    history = History(run)
+    await decider.open()
+    try:
+        while not history.is_over:
+            if decider.on_fallback:
+                raise ControllerLostError(f"there is no decision for iteration {history.iterations}")
+            if isinstance(decider, EmbeddedTrainingJob):
+                history.decided(decider.job)
+            iteration = cluster.iterate(decider.k, deadline_of(decider.decision))
+            # Where all have the same data, it does not matter whose gradients these are: they are called by the order
+            # in which they came. So what static policies learn is the same whatever the delays are.
+            workers = iteration.workers if run.split else range(iteration.end.k)
+            learnt = learning.step(workers)
+            history.ended(iteration, learnt, cluster.now)
+            await end_iteration(
+                decider, iteration.end, learnt.moments, iteration.arrivals, iteration.published, run.rate, run.rate
+            )
+        return history.outcome()
+    finally:
+        await decider.close(delete=True)
+
+
+def _spec(run: Run) -> JobSpec:
+    return spec_of(run.policy, SyncMode(run.sync_mode))

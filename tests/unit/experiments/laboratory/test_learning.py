@@ -1,0 +1,302 @@
+"""What is learnt is what plain PyTorch learns from the same mini-batches."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from dbw_experiments.laboratory.learning import Learner, Learnt, Replay
+from dbw_experiments.laboratory.runs import Run
+from dbw_ps.model import load_model
+from dbw_worker.batches import Choice
+from dbw_worker.datasets import Data, default_folder, load
+
+CPU = torch.device("cpu")
+RUN = Run(model="mlp", dataset="digits", workers=4, batch=16, policy="static:2", rate=0.1, delay="constant:1", seed=7)
+WHO = [(0, 1), (0, 1, 2, 3), (2,), (0, 1, 2), (3, 1), (0, 1, 2, 3)]  # whose gradients some steps use
+STANDARD_ERRORS = 5
+
+# Batch normalisation with running statistics that soon differ between workers.
+NORMALISED = """
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=0.5), nn.ReLU(), nn.Linear(16, 10))
+"""
+
+DROPPING = """
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As the laboratory has it: nothing depends on how sums are divided between threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Data:
+    return load("digits", default_folder())
+
+
+def learnt(run: Run, steps: Sequence[Sequence[int]] = WHO) -> list[Learnt]:
+    learner = Learner(run, CPU)
+    return [learner.step(workers) for workers in steps]
+
+
+class Step(NamedTuple):
+    """What a step should give."""
+
+    loss: float
+    mean_squared_norm: float
+    sum_squared_norms: float
+    accuracy: float  # before it
+
+
+class Plain:
+    """Stochastic gradient descent in plain PyTorch."""
+
+    def __init__(self, run: Run, data: Data) -> None:
+        torch.manual_seed(run.seed)
+        self._rate, self._data = run.rate, data
+        self._choice = Choice(len(data.train), run.batch, run.seed, run.workers if run.split else 1)
+        self.model = load_model(run.model)
+        self._version = 0
+
+    def step(self, workers: Sequence[int], average_buffers: bool = True) -> Step:
+        """Average the gradients of these workers, and go down along their mean."""
+        accuracy = self._accuracy()
+        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        losses, gradients, buffers = [], [], []
+        for worker in workers:
+            self._set(before)
+            inputs, targets = self._data.train[torch.from_numpy(self._choice.indices(worker, self._version))]
+            loss = cross_entropy(self.model(inputs), targets)
+            gradients.append(torch.autograd.grad(loss, list(self.model.parameters())))
+            losses.append(loss.item())
+            buffers.append({name: buffer.clone() for name, buffer in self.model.named_buffers()})
+        mean = [sum(parts, torch.tensor(0.0)) / len(workers) for parts in zip(*gradients, strict=True)]
+        with torch.no_grad():
+            for parameter, gradient in zip(self.model.parameters(), mean, strict=True):
+                parameter.sub_(self._rate * gradient)
+        if average_buffers:
+            self._set({name: sum(one[name] for one in buffers) / len(workers) for name in before})
+        self._version += 1
+        return Step(sum(losses) / len(losses), norm(mean), sum(norm(gradient) for gradient in gradients), accuracy)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(values[name])
+
+    def _accuracy(self) -> float:
+        inputs, targets = self._data.held_out.tensors
+        self.model.eval()
+        with torch.no_grad():
+            right = int((self.model(inputs).argmax(1) == targets).sum())
+        self.model.train()
+        return right / len(targets)
+
+
+def norm(gradient: Sequence[Tensor]) -> float:
+    """‖g‖²."""
+    return sum(float((part.double() ** 2).sum()) for part in gradient)
+
+
+def assert_the_same(found: Learnt, expected: Step) -> None:
+    """But for rounding, which differs by the order of sums."""
+    assert found.moments.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert found.moments.mean_squared_norm == pytest.approx(expected.mean_squared_norm, rel=1e-4)
+    assert found.moments.sum_squared_norms == pytest.approx(expected.sum_squared_norms, rel=1e-4)
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["all", "split"])
+@pytest.mark.parametrize(("seed", "rate"), [(0, 0.1), (7, 0.5)])
+def test_a_step_is_that_of_plain_stochastic_gradient_descent(digits: Data, split: bool, seed: int, rate: float) -> None:
+    run = replace(RUN, split=split, seed=seed, rate=rate)
+    plain = Plain(run, digits)
+    for workers, found in zip(WHO, learnt(run), strict=True):
+        assert_the_same(found, plain.step(workers))
+
+
+def test_the_model_learns() -> None:
+    losses = [step.moments.loss or 0.0 for step in learnt(RUN, [range(4)] * 100)]
+    assert np.mean(losses[:5]) > 2.0
+    assert np.mean(losses[-5:]) < 0.5
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["all", "split"])
+def test_it_matters_whose_gradients_are_used(split: bool) -> None:
+    run = replace(RUN, split=split)
+    assert learnt(run, [(0, 1)])[0] != learnt(run, [(0, 2)])[0]
+
+
+def test_workers_have_other_examples_where_data_are_split() -> None:
+    assert learnt(RUN, [(1,)])[0] != learnt(replace(RUN, split=True), [(1,)])[0]
+
+
+def test_moments_tell_how_gradients_vary() -> None:
+    """‖ḡ‖² ≤ Σ‖g‖²/k, with equality for one gradient."""
+    for workers, found in zip(WHO, learnt(RUN), strict=True):
+        mean_of_squares = found.moments.sum_squared_norms / len(workers)
+        if len(workers) == 1:
+            assert found.moments.mean_squared_norm == pytest.approx(mean_of_squares, rel=1e-6)
+        else:
+            assert found.moments.mean_squared_norm < mean_of_squares
+
+
+def test_running_statistics_are_averaged_over_the_workers_that_are_used(digits: Data, tmp_path: Path) -> None:
+    """They show where the model is judged, on held-out examples, and nowhere else."""
+    (tmp_path / "normalised.py").write_text(NORMALISED)
+    run = replace(RUN, model=f"{tmp_path / 'normalised.py'}:model", batch=4, accuracy_every=1)
+    found = learnt(run)
+    plain, careless = Plain(run, digits), Plain(run, digits)
+    expected = [plain.step(workers) for workers in WHO]
+    for one, other in zip(found, expected, strict=True):
+        assert_the_same(one, other)
+    few = 2 / len(digits.held_out)  # that rounding may turn
+    assert [one.accuracy for one in found] == pytest.approx([one.accuracy for one in expected], abs=few)
+    # The last worker's statistics would give something else, so that this test can tell.
+    wrong = [careless.step(workers, average_buffers=False).accuracy for workers in WHO]
+    assert [one.accuracy for one in found] != pytest.approx(wrong, abs=few)
+
+
+def test_accuracy_is_measured_every_so_many_iterations_before_these(digits: Data) -> None:
+    run = replace(RUN, accuracy_every=3)
+    plain = Plain(run, digits)
+    steps = [(0, 1, 2, 3)] * 8
+    expected = [plain.step(workers).accuracy for workers in steps]
+    found = [one.accuracy for one in learnt(run, steps)]
+    assert [version for version, share in enumerate(found) if share is not None] == [0, 3, 6]
+    assert found[::3] == pytest.approx(expected[::3], abs=1e-6)
+    assert len(set(expected)) > 3  # it changes all the time
+
+
+def test_exact_values_are_computed_in_pairs_of_iterations() -> None:
+    found = [one.exact for one in learnt(replace(RUN, batch=500, exact_every=4), [(0,)] * 10)]
+    assert [version for version, exact in enumerate(found) if exact is not None] == [0, 1, 4, 5, 8, 9]
+
+
+@pytest.mark.parametrize("model", ["mlp", "normalised"])
+def test_measurements_do_not_change_what_is_learnt_to_the_bit(tmp_path: Path, model: str) -> None:
+    (tmp_path / "normalised.py").write_text(NORMALISED)
+    run = RUN if model == "mlp" else replace(RUN, model=f"{tmp_path / 'normalised.py'}:model")
+    plain = learnt(run)
+    assert all(one.accuracy is None and one.exact is None for one in plain)
+    for measured in (replace(run, accuracy_every=1), replace(run, exact_every=1), replace(run, exact_every=3)):
+        assert [one.moments for one in learnt(measured)] == [one.moments for one in plain]
+
+
+def test_measurements_do_not_change_what_a_model_learns_that_draws_at_random(tmp_path: Path) -> None:
+    (tmp_path / "dropping.py").write_text(DROPPING)
+    run = replace(RUN, model=f"{tmp_path / 'dropping.py'}:model")
+    measured = learnt(replace(run, exact_every=1))
+    assert [one.moments for one in measured] == [one.moments for one in learnt(run)]
+
+
+def each_gradient(model: nn.Module, data: Data) -> tuple[Tensor, Tensor]:
+    """The loss and the gradient of each example: a row for each, in double precision."""
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
+        output = torch.func.functional_call(model, parameters, (example[None],))
+        return cross_entropy(output, target[None])
+
+    both = torch.func.vmap(torch.func.grad_and_value(loss), in_dims=(None, 0, 0))
+    gradients, losses = both(parameters, *data.train.tensors)
+    return losses.double(), torch.cat([part.flatten(1) for part in gradients.values()], 1).double()
+
+
+def test_the_full_gradient_and_the_loss_are_exact(digits: Data) -> None:
+    """In mini-batches of two, which leave no example out of 1438; after a few steps, not only at first."""
+    run = replace(RUN, batch=2, exact_every=4)
+    plain, found = Plain(run, digits), learnt(run, WHO[:5])
+    for version, (workers, one) in enumerate(zip(WHO, found, strict=False)):
+        if version in (0, 4):
+            losses, gradients = each_gradient(plain.model, digits)
+            assert one.exact is not None
+            assert one.exact.loss == pytest.approx(losses.mean().item(), rel=1e-5)
+            assert one.exact.squared_norm == pytest.approx((gradients.mean(0) ** 2).sum().item(), rel=1e-4)
+        plain.step(workers)
+
+
+@pytest.mark.parametrize("batch", [2, 32])
+def test_the_variance_is_that_of_random_mini_batches(digits: Data, batch: int) -> None:
+    """A mini-batch of m out of N examples, without repetition, has the variance (1 − m/N)·S²/m.
+
+    S² is that of single examples. What is computed is a mean over N/m mini-batches; its standard error is taken from
+    how the squared distances of mini-batches to their mean vary.
+    """
+    run = replace(RUN, batch=batch, exact_every=1)
+    exact = learnt(run, [(0,)])[0].exact
+    _, gradients = each_gradient(Plain(run, digits).model, digits)
+    centred = gradients - gradients.mean(0)
+    examples = len(centred)
+    expected = (1 - batch / examples) / batch * (centred**2).sum().item() / (examples - 1)
+    choice = Choice(examples, batch, seed=1)
+    squares = [(centred[choice.indices(0, i)].mean(0) ** 2).sum().item() for i in range(200)]
+    deviation = float(np.std(squares, ddof=1))
+    assert np.mean(squares) == pytest.approx(expected, abs=STANDARD_ERRORS * deviation / math.sqrt(len(squares)))
+    assert exact is not None
+    error = deviation / math.sqrt(examples // batch - 1)
+    assert exact.variance == pytest.approx(expected, abs=STANDARD_ERRORS * error)
+    assert STANDARD_ERRORS * error < 0.35 * expected  # the bound is worth something
+
+
+def test_the_variance_takes_account_of_examples_that_are_not_drawn_twice(digits: Data) -> None:
+    """Mini-batches of a third of all examples vary by a third less than if each of them was drawn from all.
+
+    With a rate of 0 parameters stay as they are, so that a mean over many estimates tells.
+    """
+    run = replace(RUN, batch=479, rate=0.0, exact_every=1)
+    found = [one.exact.variance for one in learnt(run, [(0,)] * 60) if one.exact is not None]
+    _, gradients = each_gradient(Plain(run, digits).model, digits)
+    examples = len(gradients)
+    spread = ((gradients - gradients.mean(0)) ** 2).sum().item() / (examples - 1) / run.batch
+    error = STANDARD_ERRORS * float(np.std(found, ddof=1)) / math.sqrt(60)
+    assert np.mean(found) == pytest.approx((1 - run.batch / examples) * spread, abs=error)
+    assert error < 0.3 * spread
+
+
+def test_a_replay_gives_what_a_fresh_learner_gives() -> None:
+    fresh = learnt(RUN)
+    replay = Replay(Learner(RUN, CPU))
+    for length in (3, 2, len(WHO), 4):  # it goes on where it has not been before
+        replay.rewind()
+        assert [replay.step(workers) for workers in WHO[:length]] == fresh[:length]
+
+
+def test_a_replay_does_not_compute_again() -> None:
+    replay = Replay(Learner(RUN, CPU))
+    first = [replay.step(workers) for workers in WHO]
+    replay.rewind()
+    assert all(one is other for one, other in zip(first, map(replay.step, WHO), strict=True))
+
+
+def test_a_replay_refuses_other_workers() -> None:
+    replay = Replay(Learner(RUN, CPU))
+    replay.step((0, 1))
+    replay.rewind()
+    with pytest.raises(AssertionError, match="does not depend on delays"):
+        replay.step((0, 2))
+
+
+def test_a_learner_begins_the_same_whatever_was_drawn_before() -> None:
+    first = learnt(RUN)
+    torch.rand(3)
+    np.random.rand(3)
+    assert learnt(RUN) == first
+    assert learnt(replace(RUN, seed=8))[0] != first[0]
