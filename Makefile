@@ -8,7 +8,7 @@ ENVIRONMENT := .venv/.complete
 CONTRACT_BASES ?= $(shell git rev-list --first-parent --max-count=2 HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench protos constraints clean
+.PHONY: help demo test lint format reproduction bench protos constraints clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -46,6 +46,11 @@ lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 
 format: $(ENVIRONMENT) ## rewrite the code in the style that lint asks for
 	@echo "==> formatting" && $(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet . && $(BIN)/buf format --write protos
+
+reproduction: $(ENVIRONMENT) ## compute what is missing of docs/reproduction (hours without it), and write its page
+	@$(BIN)/dbw data get mnist cifar10
+	@$(BIN)/dbw experiment all --output docs/reproduction
+	@$(BIN)/dbw experiment page docs/reproduction.md --output docs/reproduction
 
 bench: $(ENVIRONMENT) ## run all benchmarks and show one table
 	@echo "==> running all benchmarks" && $(BIN)/python -m benchmarks

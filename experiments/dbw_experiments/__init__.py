@@ -1,1 +1,1 @@
-"""The demonstration and, in time, the laboratory: everything that compares policies."""
+"""The demonstration and the laboratory: everything that compares policies."""

@@ -9,9 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dbw_experiments.laboratory.figures import draw
+from dbw_experiments.laboratory.knee import curves, knee_runs
 from dbw_experiments.laboratory.results import Results
+from dbw_experiments.laboratory.runner import Crew
 from dbw_experiments.laboratory.runs import Run
 from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario, names
+from dbw_experiments.laboratory.trace import write_trace
+from dbw_experiments.laboratory.training import ControllerLostError, Place
 from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
 from dbw_worker.datasets import DataError
 
@@ -20,7 +25,7 @@ USAGE = """usage: dbw experiment list
        dbw experiment all
        dbw experiment knee
        dbw experiment trace TRAINING_LOG
-       dbw experiment page
+       dbw experiment page PAGE
 
 Trainings on a virtual clock: real gradients of real models, but nobody waits for stragglers.
 
@@ -105,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"dbw experiment: {error}", file=sys.stderr)
         return 2
-    except (ScenarioError, DataError, OSError) as error:
+    except (ScenarioError, ControllerLostError, DataError, OSError) as error:
         print(f"dbw experiment: {error}", file=sys.stderr)
         return 1
 
@@ -133,27 +138,15 @@ def _all(arguments: Sequence[str]) -> int:
 
 
 def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> int:
-    from dbw_experiments.laboratory.figures import draw  # matplotlib and torch take seconds to import
-
-    for scenario in scenarios:
-        folder, runs = folder_of(scenario, options.output), scenario.runs()
-        results = _compute(scenario.name, runs, folder, options, scenario.folder)
-        results.tidy(runs)
-        for path in draw(scenario, results.of(runs), folder):
-            print(path)
+    with Crew(options.jobs, Console(stderr=True)) as crew:
+        for scenario in scenarios:
+            folder, runs = folder_of(scenario, options.output), scenario.runs()
+            results = Results(folder / "runs.jsonl")
+            crew.go_through(scenario.name, runs, results, Place(options.device, scenario.folder, options.controller))
+            results.tidy(runs)
+            for path in draw(scenario, results.of(runs), folder):
+                print(path)
     return 0
-
-
-def _compute(
-    name: str, runs: Sequence[Run], folder: Path, options: ExperimentOptions, traces: Path = Path()
-) -> Results:
-    from dbw_experiments.laboratory.runner import run_all
-    from dbw_experiments.laboratory.training import Place
-
-    results = Results(folder / "runs.jsonl")
-    place = Place(options.device, traces, options.controller)
-    run_all(name, runs, results, place, options.jobs, Console(stderr=True))
-    return results
 
 
 def folder_of(scenario: Scenario, output: Path) -> Path:
@@ -162,25 +155,24 @@ def folder_of(scenario: Scenario, output: Path) -> Path:
 
 
 def _knee(arguments: Sequence[str]) -> int:
-    from dbw_experiments.laboratory.figures.knees import draw_knees
-    from dbw_experiments.laboratory.knee import curves, knee_runs
+    from dbw_experiments.laboratory.figures.knees import draw_knees  # matplotlib takes a second to import
 
     parser = _parser("knee", "Find the learning rate beyond which training is hardly faster, by short trainings.")
     options, _ = parse(parser, KneeOptions, "knee", arguments)
-    runs = knee_runs(options.run(), options.ks(), options.seeds)
-    folder = options.output / "knee"
-    found = curves(_compute("knee", runs, folder, options).of(runs))
+    runs, folder = knee_runs(options.run(), options.ks(), options.seeds), options.output / "knee"
+    results = Results(folder / "runs.jsonl")
+    with Crew(options.jobs, Console(stderr=True)) as crew:
+        crew.go_through("knee", runs, results, Place(options.device, controller=options.controller))
+    found = curves(results.of(runs))
     print(f"{'k':>4}{'knee':>9}")
     for k, curve in found.items():
         print(f"{k:>4}{curve.knee:>9.3g}")
-    for path in draw_knees(found, options.iterations, folder):
+    for path in draw_knees(found, options.run().iterations, folder):
         print(path)
     return 0
 
 
 def _trace(arguments: Sequence[str]) -> int:
-    from dbw_experiments.laboratory.trace import write_trace
-
     parser = _parser("trace", "Make a trace of a parameter server's training log: how long each gradient took.")
     parser.add_argument("log", metavar="TRAINING_LOG", type=Path, help="what dbw ps --training-log has written")
     parser.add_argument("--output", metavar="FILE", type=Path, default=Path("trace.csv"), help="the trace [trace.csv]")
@@ -194,6 +186,17 @@ def _trace(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _page(arguments: Sequence[str]) -> int:
+    from dbw_experiments.laboratory.reproduction import page
+
+    parser = _parser("page", "Write the page that compares the paper's results with those that there are.")
+    parser.add_argument("page", metavar="PAGE", type=Path, help="the file to write, such as docs/reproduction.md")
+    options, given = parse(parser, ExperimentOptions, "experiment", arguments)
+    given["page"].write_text(page(options.output), "utf-8")
+    print(given["page"])
+    return 0
+
+
 def _parser(command: str, description: str) -> ArgumentParser:
     return ArgumentParser(prog=f"dbw experiment {command}", description=description, allow_abbrev=False)
 
@@ -204,4 +207,5 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "all": _all,
     "knee": _knee,
     "trace": _trace,
+    "page": _page,
 }

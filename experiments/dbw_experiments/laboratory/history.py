@@ -43,7 +43,11 @@ class History:
             return
         decision = job.decision()
         gain = decision.estimates.gain
-        self._note(estimated_squared_norm=gain.squared_norm, estimated_variance=gain.variance)
+        self._note(
+            estimated_squared_norm=gain.squared_norm,
+            estimated_variance=gain.variance,
+            estimated_smoothness=gain.smoothness,
+        )
         if self._run.detail == "estimates":
             gains, n = gain.gains(self._run.workers), self._run.workers
             self._note(

@@ -1,17 +1,31 @@
-"""Goes through the runs of a scenario, on all processors."""
+"""Goes through runs on all processors."""
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from types import TracebackType
+from typing import Self
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dbw_experiments.laboratory.results import Results
-from dbw_experiments.laboratory.runs import Outcome, Record, Run
+from dbw_experiments.laboratory.runs import Record, Run
 from dbw_experiments.laboratory.training import Place, execute
+
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("runs"),
+    TimeElapsedColumn(),
+    TextColumn("left:"),
+    TimeRemainingColumn(),
+)
 
 
 def bundles(runs: Sequence[Run]) -> list[list[Run]]:
@@ -23,45 +37,45 @@ def bundles(runs: Sequence[Run]) -> list[list[Run]]:
     return sorted(found.values(), key=lambda bundle: bundle[0].seed)  # interrupted, there is something of everything
 
 
-def run_all(name: str, runs: Sequence[Run], results: Results, place: Place, jobs: int, console: Console) -> None:
-    """Compute what is missing of results in so many processes; interrupted, it goes on with the rest next time."""
-    missing = results.missing(runs)
-    with _progress(name, len(runs), console) as advance, _pool(jobs) as pool:
-        advance(len(runs) - len(missing))
-        pending: dict[Future[list[Outcome]], list[Run]] = {
-            pool.submit(execute, bundle, place): bundle for bundle in bundles(missing)
-        }
-        while pending:
-            for done in wait(pending, return_when=FIRST_COMPLETED).done:
-                bundle = pending.pop(done)
-                results.add(map(Record, bundle, done.result()))
-                advance(len(bundle))
+class Crew:
+    """Processes that compute runs. They begin afresh, because a fork of a process with threads may hang."""
+
+    def __init__(self, jobs: int, console: Console) -> None:
+        self._pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _obey)
+        self._console = console
+
+    def go_through(self, name: str, runs: Sequence[Run], results: Results, place: Place) -> None:
+        """Compute what is missing of results; interrupted, it goes on with the rest next time."""
+        missing = results.missing(runs)
+        with Progress(*COLUMNS, console=self._console) as progress:
+            task = progress.add_task(name, total=len(runs), completed=len(runs) - len(missing))
+            pending = {self._pool.submit(execute, bundle, place): bundle for bundle in bundles(missing)}
+            while pending:
+                for done in wait(pending, return_when=FIRST_COMPLETED).done:
+                    bundle = pending.pop(done)
+                    results.add(map(Record, bundle, done.result()))
+                    progress.advance(task, len(bundle))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        processes = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        for process in processes if kind is not None else ():
+            process.terminate()  # what it computes takes minutes, and nobody waits for it any more
 
 
-@contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that begin afresh: a fork of one with threads may hang."""
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(pool._processes.values()):
-                process.terminate()
-            raise
+def _obey() -> None:
+    """End when told so, or when there is nobody left to compute for; a run would go on for minutes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who tells
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
 
-@contextmanager
-def _progress(name: str, total: int, console: Console) -> Iterator[Callable[[int], None]]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("runs"),
-        TimeElapsedColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(name, total=total)
-        yield lambda runs: progress.advance(task, runs)
+    threading.Thread(target=follow, daemon=True).start()

@@ -51,10 +51,7 @@ HERE = Place()
 def execute(runs: Sequence[Run], place: Place = HERE) -> list[Outcome]:
     """Go through runs that differ in their delays only."""
     torch.set_num_threads(1)
-    learner = Learner(runs[0], torch.device(place.device))
-    if len(runs) == 1:
-        return [_execute(runs[0], learner, place)]
-    replay, outcomes = Replay(learner), []
+    replay, outcomes = Replay(Learner(runs[0], torch.device(place.device))), []
     for run in runs:
         replay.rewind()
         outcomes.append(_execute(run, replay, place))

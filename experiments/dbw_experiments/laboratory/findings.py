@@ -1,0 +1,237 @@
+"""What results say about the paper's claims, in numbers."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+
+from dbw_experiments.laboratory.figures.canvas import Array, matrix, numbers
+from dbw_experiments.laboratory.figures.curves import smoothed
+from dbw_experiments.laboratory.figures.durations import true_durations
+from dbw_experiments.laboratory.figures.estimators import exact
+from dbw_experiments.laboratory.figures.series import Times, is_static, static_k
+from dbw_experiments.laboratory.results import Results
+from dbw_experiments.laboratory.runs import Record
+from dbw_experiments.laboratory.scenario import load_scenario
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean over seeds, and how far they are apart."""
+
+    values: Sequence[float]
+
+    def __str__(self) -> str:
+        if not self.values:
+            return "–"
+        mean = fmean(self.values)
+        digits = max(0, 2 - math.floor(math.log10(abs(mean)))) if mean else 0
+        spread = f" ± {stdev(self.values):.{digits}f}" if len(self.values) > 1 else ""
+        return f"{mean:.{digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The static k that is the fastest by the mean of all seeds."""
+
+    k: int
+    times: Times
+
+
+class Findings:
+    """What there is of one scenario."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.scenario = load_scenario(name)
+        self.records = Results(folder / name / "runs.jsonl").of(self.scenario.runs())
+        self.missing = len(self.scenario.runs()) - len(self.records)
+
+    def _some(self, case: str, policy: str, rule: str | None = None) -> list[Record]:
+        return [
+            record
+            for record in self.records
+            if (record.run.case, record.run.policy) == (case, policy) and rule in (None, record.run.rule)
+        ]
+
+    def _some_static(self, case: str, rule: str) -> list[Record]:
+        wanted = (case, rule)
+        return [one for one in self.records if is_static(one.run.policy) and (one.run.case, one.run.rule) == wanted]
+
+    def seeds(self, case: str, policy: str, rule: str | None = None) -> int:
+        """How many seeds there are."""
+        return len(self._some(case, policy, rule))
+
+    def times(self, case: str, policy: str, rule: str | None = None) -> Times:
+        """When a policy reached the target."""
+        reached = [record.outcome.reached for record in self._some(case, policy, rule)]
+        times = [time for time in reached if time is not None]
+        return Times(times, len(reached) - len(times))
+
+    def spread(self, case: str, policy: str, rule: str | None = None) -> str:
+        """When a policy reached the target: mean and standard deviation, and how many runs never did."""
+        times = self.times(case, policy, rule)
+        return f"{Spread(times.seconds)} s" + (f" ({times.unreached} of {times.runs} never)" if times.unreached else "")
+
+    def best(self, case: str, rule: str) -> Best:
+        """The best static k with learning rates by a rule, judged by the seeds that all k have."""
+        ks = {static_k(record.run) for record in self._some_static(case, rule)}
+        common = min(self.seeds(case, f"static:{k}", rule) for k in ks)
+
+        def mean(k: int) -> float:
+            some = self._some(case, f"static:{k}", rule)
+            return fmean(math.inf if one.outcome.reached is None else one.outcome.reached for one in some[:common])
+
+        k = min(ks, key=mean)
+        return Best(k, self.times(case, f"static:{k}", rule))
+
+    def speed_up(self, case: str, policy: str, over: str, rule: str) -> str:
+        """How many times as fast as another policy one is: the ratio of mean times, and that of each common seed."""
+        ours = {record.run.seed: record.outcome.reached for record in self._some(case, policy)}
+        others = {record.run.seed: record.outcome.reached for record in self._some(case, over, rule)}
+        pairs = [(ours[seed], others[seed]) for seed in sorted(ours.keys() & others.keys())]
+        whole = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
+        if len(whole) < len(pairs) or not whole:
+            return "–"
+        ratios = [other / mine for mine, other in whole]
+        mean = fmean(other for _, other in whole) / fmean(mine for mine, _ in whole)
+        return f"{mean:.2f}× ({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} seeds)"
+
+    def faster(self, case: str, rule: str, than: str) -> str:
+        """Which static k are faster than another policy, by their means over the seeds that both have."""
+        others = {record.run.seed: record.outcome.reached for record in self._some(case, than)}
+
+        def lead(k: int) -> float:
+            some = [(one.outcome.reached, others.get(one.run.seed)) for one in self._some(case, f"static:{k}", rule)]
+            return fmean(theirs - ours for ours, theirs in some if ours is not None and theirs is not None)
+
+        ks = sorted(static_k(record.run) for record in self._some_static(case, rule))
+        return _ranges([k for k in dict.fromkeys(ks) if lead(k) > 0])
+
+    def edge(self, begin: int) -> str:
+        """The median of ηL̂, which is 2 at the edge of stability, from an iteration on."""
+        record = self._first("", "dbw")
+        values = numbers(record.outcome.columns["estimated_smoothness"])[begin:] * record.run.rate
+        return f"{np.nanmedian(values):.2f}"
+
+    def reached(self, policy: str, loss: float, rule: str | None = None) -> str:
+        """When the loss of the first seed was down to a value, where curves are kept."""
+        record = self._first("", policy, rule)
+        columns = record.outcome.columns
+        losses = smoothed(numbers(columns["k"]), numbers(columns["loss"]), record.run.workers)
+        below = np.flatnonzero(losses <= loss)
+        return f"{numbers(columns['seconds'])[below[0]]:.0f} s" if below.size else "never"
+
+    def accuracy(self, policy: str, rule: str | None = None) -> str:
+        """The last held-out accuracy of the first seed."""
+        known = numbers(self._first("", policy, rule).outcome.columns["accuracy"])
+        return f"{100 * known[np.isfinite(known)][-1]:.1f} %"
+
+    def usual_k(self, policy: str, begin: int = 0, end: int | None = None) -> str:
+        """The k that were chosen most often in some iterations, with their shares."""
+        return _usual(numbers(self._first("", policy).outcome.columns["k"])[begin:end])
+
+    def usual_k_between(self, policy: str, begin: float, end: float) -> str:
+        """The k that were chosen most often in some seconds, with their shares."""
+        columns = self._first("", policy).outcome.columns
+        seconds = numbers(columns["seconds"])
+        return _usual(numbers(columns["k"])[(begin < seconds) & (seconds <= end)])
+
+    def mean_k(self, policy: str, begin: int = 0, end: int | None = None) -> str:
+        """The mean k of some iterations."""
+        return f"{numbers(self._first('', policy).outcome.columns['k'])[begin:end].mean():.1f}"
+
+    def first_seconds_with_k_at_most(self, policy: str, k: int, after: float) -> str:
+        """How long after a time k was first that small."""
+        columns = self._first("", policy).outcome.columns
+        seconds, ks = numbers(columns["seconds"]), numbers(columns["k"])
+        found = seconds[(seconds > after) & (ks <= k)]
+        return f"{found[0] - after:.0f} s" if found.size else "never"
+
+    def _first(self, case: str, policy: str, rule: str | None = None) -> Record:
+        return min(self._some(case, policy, rule), key=lambda record: record.run.seed)
+
+    def error(self, name: str) -> str:
+        """By how much an estimate is off: the median over iterations of |estimate − exact| / exact."""
+        columns = self._first("", "dbw").outcome.columns
+        estimates, measured = numbers(columns[f"estimated_{name}"]), numbers(columns[f"exact_{name}"])
+        return f"{100 * np.nanmedian(np.abs(estimates - measured) / measured):.0f} %"
+
+    def decreases(self) -> tuple[Array, Array]:
+        """The estimated gain and the exact decrease of the loss, where both are known."""
+        columns = self._first("", "dbw").outcome.columns
+        gains, measured = numbers(columns["estimated_gain"]), exact(columns, "gain")
+        both = np.isfinite(gains) & np.isfinite(measured)
+        return gains[both], measured[both]
+
+    def correlation(self) -> str:
+        """Of the estimated gain with the exact decrease."""
+        return f"{np.corrcoef(*self.decreases())[0, 1]:.2f}"
+
+    def below(self) -> str:
+        """How often the estimated gain is at most the exact decrease."""
+        gains, measured = self.decreases()
+        return f"{100 * np.mean(gains <= measured):.0f} % of {len(gains)}"
+
+    def negative(self) -> str:
+        """How often the estimated gain is negative."""
+        gains = numbers(self._first("", "dbw").outcome.columns["estimated_gain"])
+        return f"{100 * np.mean(gains[np.isfinite(gains)] < 0):.0f} %"
+
+    def ratio(self, begin: int = 0, end: int | None = None) -> str:
+        """The median of ‖∇F‖² / V(g), exact."""
+        columns = self._first("", "dbw").outcome.columns
+        ratios = numbers(columns["exact_squared_norm"]) / numbers(columns["exact_variance"])
+        return f"{np.nanmedian(ratios[begin:end]):.2g}"
+
+    def duration_errors(self, name: str) -> "DurationErrors":
+        """How good estimates of durations are."""
+        record = self._first("", "dbw")
+        truth = np.array(true_durations(record.run, self.scenario.folder))
+        return DurationErrors(matrix(record.outcome.columns[f"{name}_durations"], record.run.workers), truth)
+
+
+@dataclass(frozen=True)
+class DurationErrors:
+    """Estimates of durations, a row for each iteration, and the truth."""
+
+    estimates: Array
+    truth: Array
+
+    @property
+    def unknown(self) -> str:
+        """How many of all estimates are not there."""
+        return f"{100 * np.mean(np.isnan(self.estimates[1:])):.0f} %"
+
+    @property
+    def disordered(self) -> str:
+        """In how many iterations a larger k is estimated to be faster."""
+        falls = [np.any(np.diff(row[np.isfinite(row)]) < 0) for row in self.estimates[1:]]
+        return f"{100 * np.mean(falls):.0f} %"
+
+    @property
+    def off(self) -> str:
+        """By how much they are off in the end, those that are there: the mean of |estimate − truth| / truth."""
+        last = self.estimates[-1]
+        return f"{100 * np.nanmean(np.abs(last - self.truth) / self.truth):.0f} %"
+
+
+def _usual(ks: Iterable[float]) -> str:
+    counted = Counter(int(k) for k in ks)
+    total = counted.total()
+    return ", ".join(f"{k} ({100 * count / total:.0f} %)" for k, count in counted.most_common(3))
+
+
+def _ranges(ks: Sequence[int]) -> str:
+    """Numbers in words: 1 to 4 and 6."""
+    parts: list[list[int]] = []
+    for k in ks:
+        if parts and parts[-1][-1] == k - 1:
+            parts[-1].append(k)
+        else:
+            parts.append([k])
+    words = [f"{part[0]} to {part[-1]}" if len(part) > 1 else str(part[0]) for part in parts]
+    return " and ".join(words) or "none"
