@@ -1,7 +1,7 @@
 """Where k comes from: a controller, or the same policies in this process."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Protocol, Unpack
 
 from dbw.v1.iteration_pb2 import Decision, EndCause
@@ -80,10 +80,10 @@ def policy_from(text: str) -> Policy:
         raise WrongValueError("policy", text, f"{expected} ({error})") from None
 
 
-def spec_of(policy: str | None, sync_mode: SyncMode) -> JobSpecMessage:
+def spec_of(policy: str | None, sync_mode: SyncMode, sample_half_life: float | None = None) -> JobSpecMessage:
     """How k is to be chosen; without a policy, as the controller's default says."""
-    spec = JobSpec(sync_mode=sync_mode) if policy is None else JobSpec(policy_from(policy), sync_mode=sync_mode)
-    message = messages.spec_message(spec)
+    spec = JobSpec(sync_mode=sync_mode, sample_half_life=sample_half_life)
+    message = messages.spec_message(spec if policy is None else replace(spec, policy=policy_from(policy)))
     if policy is None:
         message.ClearField("policy")
     return message

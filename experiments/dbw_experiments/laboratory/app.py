@@ -140,7 +140,7 @@ def _all(arguments: Sequence[str]) -> int:
 def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> int:
     with Crew(options.jobs, Console(stderr=True)) as crew:
         for scenario in scenarios:
-            folder, runs = folder_of(scenario, options.output), scenario.runs()
+            folder, runs = _folder(scenario, options), scenario.runs()
             results = Results(folder / "runs.jsonl")
             crew.go_through(scenario.name, runs, results, Place(options.device, scenario.folder, options.controller))
             results.tidy(runs)
@@ -149,9 +149,10 @@ def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> in
     return 0
 
 
-def folder_of(scenario: Scenario, output: Path) -> Path:
-    """Where a scenario's results are."""
-    return (output / "quick" if scenario.quick else output) / scenario.name
+def _folder(scenario: Scenario, options: ExperimentOptions) -> Path:
+    """Where a scenario's results are; apart from the others if they are not of the same worth."""
+    kind = "quick" if scenario.quick else "controller" if options.controller else ""
+    return options.output / kind / scenario.name
 
 
 def _knee(arguments: Sequence[str]) -> int:
@@ -166,7 +167,7 @@ def _knee(arguments: Sequence[str]) -> int:
     found = curves(results.of(runs))
     print(f"{'k':>4}{'knee':>9}")
     for k, curve in found.items():
-        print(f"{k:>4}{curve.knee:>9.3g}")
+        print(f"{k:>4}{'none' if curve.knee is None else f'{curve.knee:.3g}':>9}")
     for path in draw_knees(found, options.run().iterations, folder):
         print(path)
     return 0

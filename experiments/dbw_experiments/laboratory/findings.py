@@ -57,6 +57,11 @@ class Findings:
             if (record.run.case, record.run.policy) == (case, policy) and rule in (None, record.run.rule)
         ]
 
+    def _reached(self, case: str, policy: str, rule: str | None = None) -> dict[int, float]:
+        """When each seed reached the target; infinite for those that never did."""
+        found = {one.run.seed: one.outcome.reached for one in self._some(case, policy, rule)}
+        return {seed: math.inf if reached is None else reached for seed, reached in found.items()}
+
     def _some_static(self, case: str, rule: str) -> list[Record]:
         wanted = (case, rule)
         return [one for one in self.records if is_static(one.run.policy) and (one.run.case, one.run.rule) == wanted]
@@ -74,42 +79,38 @@ class Findings:
     def spread(self, case: str, policy: str, rule: str | None = None) -> str:
         """When a policy reached the target: mean and standard deviation, and how many runs never did."""
         times = self.times(case, policy, rule)
-        return f"{Spread(times.seconds)} s" + (f" ({times.unreached} of {times.runs} never)" if times.unreached else "")
+        never = f"{times.unreached} of {times.runs} never" if times.unreached else ""
+        if not times.seconds:
+            return never
+        return f"{Spread(times.seconds)} s" + (f" ({never})" if never else "")
 
     def best(self, case: str, rule: str) -> Best:
         """The best static k with learning rates by a rule, judged by the seeds that all k have."""
         ks = {static_k(record.run) for record in self._some_static(case, rule)}
-        common = min(self.seeds(case, f"static:{k}", rule) for k in ks)
-
-        def mean(k: int) -> float:
-            some = self._some(case, f"static:{k}", rule)
-            return fmean(math.inf if one.outcome.reached is None else one.outcome.reached for one in some[:common])
-
-        k = min(ks, key=mean)
+        times = {k: self._reached(case, f"static:{k}", rule) for k in ks}
+        common = set.intersection(*(set(seconds) for seconds in times.values()))
+        k = min(ks, key=lambda k: fmean(times[k][seed] for seed in common))
         return Best(k, self.times(case, f"static:{k}", rule))
 
     def speed_up(self, case: str, policy: str, over: str, rule: str) -> str:
         """How many times as fast as another policy one is: the ratio of mean times, and that of each common seed."""
-        ours = {record.run.seed: record.outcome.reached for record in self._some(case, policy)}
-        others = {record.run.seed: record.outcome.reached for record in self._some(case, over, rule)}
-        pairs = [(ours[seed], others[seed]) for seed in sorted(ours.keys() & others.keys())]
-        whole = [(mine, other) for mine, other in pairs if mine is not None and other is not None]
-        if len(whole) < len(pairs) or not whole:
+        ours, others = self._reached(case, policy), self._reached(case, over, rule)
+        ratios = {seed: others[seed] / ours[seed] for seed in sorted(ours.keys() & others.keys())}
+        if not ratios or not all(0 < ratio < math.inf for ratio in ratios.values()):
             return "–"
-        ratios = [other / mine for mine, other in whole]
-        mean = fmean(other for _, other in whole) / fmean(mine for mine, _ in whole)
-        return f"{mean:.2f}× ({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} seeds)"
+        mean = fmean(others[seed] for seed in ratios) / fmean(ours[seed] for seed in ratios)
+        return f"{mean:.2f}× ({min(ratios.values()):.2f} to {max(ratios.values()):.2f}; {len(ratios)} seeds)"
 
     def faster(self, case: str, rule: str, than: str) -> str:
         """Which static k are faster than another policy, by their means over the seeds that both have."""
-        others = {record.run.seed: record.outcome.reached for record in self._some(case, than)}
+        theirs = self._reached(case, than)
 
-        def lead(k: int) -> float:
-            some = [(one.outcome.reached, others.get(one.run.seed)) for one in self._some(case, f"static:{k}", rule)]
-            return fmean(theirs - ours for ours, theirs in some if ours is not None and theirs is not None)
+        def leads(k: int) -> bool:
+            ours = self._reached(case, f"static:{k}", rule)
+            common = ours.keys() & theirs.keys()
+            return fmean(ours[seed] for seed in common) < fmean(theirs[seed] for seed in common)
 
-        ks = sorted(static_k(record.run) for record in self._some_static(case, rule))
-        return _ranges([k for k in dict.fromkeys(ks) if lead(k) > 0])
+        return _ranges([k for k in sorted({static_k(one.run) for one in self._some_static(case, rule)}) if leads(k)])
 
     def edge(self, begin: int) -> str:
         """The median of ηL̂, which is 2 at the edge of stability, from an iteration on."""
@@ -134,9 +135,9 @@ class Findings:
         """The k that were chosen most often in some iterations, with their shares."""
         return _usual(numbers(self._first("", policy).outcome.columns["k"])[begin:end])
 
-    def usual_k_between(self, policy: str, begin: float, end: float) -> str:
+    def usual_k_between(self, policy: str, begin: float, end: float, rule: str | None = None) -> str:
         """The k that were chosen most often in some seconds, with their shares."""
-        columns = self._first("", policy).outcome.columns
+        columns = self._first("", policy, rule).outcome.columns
         seconds = numbers(columns["seconds"])
         return _usual(numbers(columns["k"])[(begin < seconds) & (seconds <= end)])
 
@@ -144,9 +145,9 @@ class Findings:
         """The mean k of some iterations."""
         return f"{numbers(self._first('', policy).outcome.columns['k'])[begin:end].mean():.1f}"
 
-    def first_seconds_with_k_at_most(self, policy: str, k: int, after: float) -> str:
+    def first_seconds_with_k_at_most(self, policy: str, k: int, after: float, rule: str | None = None) -> str:
         """How long after a time k was first that small."""
-        columns = self._first("", policy).outcome.columns
+        columns = self._first("", policy, rule).outcome.columns
         seconds, ks = numbers(columns["seconds"]), numbers(columns["k"])
         found = seconds[(seconds > after) & (ks <= k)]
         return f"{found[0] - after:.0f} s" if found.size else "never"

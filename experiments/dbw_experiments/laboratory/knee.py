@@ -24,9 +24,11 @@ class Curve(NamedTuple):
     losses: Mapping[float, float]
 
     @property
-    def knee(self) -> float:
-        """The smallest rate that lowers the loss by nearly as much as the best one."""
+    def knee(self) -> float | None:
+        """The smallest rate that lowers the loss by nearly as much as the best one; None if all of them raise it."""
         fall = self.first_loss - min(self.losses.values())
+        if fall <= 0:
+            return None
         return min(rate for rate, loss in self.losses.items() if self.first_loss - loss >= NEARLY_ALL * fall)
 
 

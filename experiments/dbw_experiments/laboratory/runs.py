@@ -21,6 +21,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: str
     rate: float  # η
     rule: str = ""  # where the rate comes from
+    half_life: float | None = None  # in iterations, of samples of durations; None: they count for ever
     delay: str
     seed: int
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = "push-wait"

@@ -32,6 +32,7 @@ class Compared(Struct, frozen=True, forbid_unknown_fields=True):
     rate: Rate | None = None
     rate_per_k: Rate | None = None
     rates: dict[str, Rate] | None = None
+    half_life: Annotated[float, Meta(ge=0.001)] | None = None  # in iterations, of samples of durations
     seeds: Count | None = None  # unless as many as the case has
     cases: list[str] | None = None  # unless in all of them
 
@@ -85,9 +86,10 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             if compared.cases is not None and self.name not in compared.cases:
                 continue
             seeds = self.seeds if few_seeds else compared.seeds or self.seeds
+            own: dict[str, Any] = {"case": self.name, "rule": compared.rule, "half_life": compared.half_life}
             for policy, rate in compared.each(self.workers):
                 for seed in range(seeds):
-                    yield Run(case=self.name, policy=policy, rate=rate, rule=compared.rule, seed=seed, **common)
+                    yield Run(policy=policy, rate=rate, seed=seed, **own, **common)
 
 
 COMMON = sorted(set(Run.__struct_fields__) & set(Case.__struct_fields__))
@@ -100,7 +102,7 @@ class File(Struct, frozen=True, forbid_unknown_fields=True):
     figure: str  # of the paper
     plot: str  # how the results are shown, see figures/
     setting: dict[str, Any]
-    compare: list[Any]
+    compare: list[Any] = []  # unless each case has its own
     case: Annotated[list[dict[str, Any]], Meta(min_length=1)] = field(default_factory=lambda: [{}])
     quick: dict[str, Any] = {}  # what a small version changes
     gpu: bool = False  # whether it takes days without one

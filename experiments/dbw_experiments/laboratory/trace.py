@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dbw_ps import training_log
+from dbw_runtime.configuration import UsageError
 
 HEADER = ("step", "worker", "seconds")
 
@@ -41,7 +42,14 @@ def write_trace(log: Path, trace: Path, workers: int | None) -> int:
     With a number of workers, gradients are dealt out to as many: so a log of one worker, on a machine of its own, can
     stand for a cluster of such machines.
     """
-    trips = list(round_trips(training_log.read(log)))
+    try:
+        trips = list(round_trips(training_log.read(log)))
+    except (KeyError, TypeError) as error:
+        raise UsageError(
+            f"{log} does not tell when gradients came: {error!r}; give what dbw ps writes today"
+        ) from error
+    if not trips:
+        raise UsageError(f"{log} has no gradients: give the log of a training that has begun")
     steps: dict[int, int] = {}
     with trace.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")

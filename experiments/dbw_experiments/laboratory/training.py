@@ -89,4 +89,4 @@ async def train(run: Run, learning: Learning, decider: Decider, traces: Path = P
 
 
 def _spec(run: Run) -> JobSpec:
-    return spec_of(run.policy, SyncMode(run.sync_mode))
+    return spec_of(run.policy, SyncMode(run.sync_mode), run.half_life)

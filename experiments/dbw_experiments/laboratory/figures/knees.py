@@ -21,7 +21,8 @@ def draw_knees(found: Mapping[int, Curve], iterations: int, folder: Path) -> lis
         for curve, colour in zip(found.values(), colours, strict=True):
             rates, losses = list(curve.losses), np.minimum(list(curve.losses.values()), 1.5 * highest)
             axes.plot(rates, losses, color=colour)
-            axes.plot([curve.knee], [curve.losses[curve.knee]], "o", color=colour)
+            if curve.knee is not None:
+                axes.plot([curve.knee], [curve.losses[curve.knee]], "o", color=colour)
         axes.set(xscale="log", xlabel="learning rate η", ylabel=f"training loss after {iterations} iterations")
         axes.set_ylim(0, 1.2 * highest)
         legend(figure, [line(f"k = {k}", colour) for k, colour in zip(found, colours, strict=True)])
