@@ -70,7 +70,7 @@ def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) ->
         if not some.is_static:
             _draw_choices(column["k"], some, outcome)
     last.set_xlim(0, 1.02 * max(outcome.seconds for _, outcome in shown) or 1.0)
-    return [_draw_ratio(column["k"], outcome) for some, outcome in shown if some.policy == "dbw"][:1]
+    return [_draw_ratio(column["k"], outcome) for outcome in [one for some, one in shown if some.policy == "dbw"][:1]]
 
 
 def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None:
