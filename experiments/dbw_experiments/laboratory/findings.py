@@ -120,11 +120,23 @@ class Findings:
 
     def reached(self, policy: str, loss: float, rule: str | None = None) -> str:
         """When the loss of the first seed was down to a value, where curves are kept."""
-        record = self._first("", policy, rule)
+        seconds = self._seconds_to(loss, self._first("", policy, rule))
+        return f"{seconds:.0f} s" if math.isfinite(seconds) else "never"
+
+    def earliest_k(self, loss: float, rule: str) -> int:
+        """The static k whose first seed was the first to have a loss, where curves are kept."""
+        statics = [one for one in self._some_static("", rule) if one.run.seed == 0]
+        return static_k(min(statics, key=lambda record: self._seconds_to(loss, record)).run)
+
+    def earliest(self, loss: float, rule: str) -> str:
+        """When that was."""
+        return self.reached(f"static:{self.earliest_k(loss, rule)}", loss, rule)
+
+    def _seconds_to(self, loss: float, record: Record) -> float:
         columns = record.outcome.columns
         losses = smoothed(numbers(columns["k"]), numbers(columns["loss"]), record.run.workers)
         below = np.flatnonzero(losses <= loss)
-        return f"{numbers(columns['seconds'])[below[0]]:.0f} s" if below.size else "never"
+        return float(numbers(columns["seconds"])[below[0]]) if below.size else math.inf
 
     def accuracy(self, policy: str, rule: str | None = None) -> str:
         """The last held-out accuracy of the first seed."""
