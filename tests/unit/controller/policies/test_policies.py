@@ -52,11 +52,19 @@ def test_a_k_of_unknown_duration_is_not_chosen(observe: Observe) -> None:
     estimator = DurationEstimator(3)
     estimator.add(3, 2, seen.durations.seconds[:1], 0.0)  # nothing about k = 1
     choice = Dbw().choose(observe([1.0] * 3, gain=SMOOTH, duration_estimator=estimator))
-    assert choice.k == 2
+    assert choice.durations is not None
+    assert np.isnan(choice.durations.seconds[0])
+    assert choice.k == 3
 
 
 def test_iterations_that_take_no_time_are_the_best(observe: Observe) -> None:
-    assert BlindDbw().choose(observe([0.0, 0.0, 1.0])).k == 1
+    assert BlindDbw().choose(observe([0.0, 0.0, 1.0])).k == 2
+
+
+def test_of_those_that_are_equally_good_the_largest_k_is_chosen(observe: Observe) -> None:
+    """With a smoothness of 0 all k have the same gain: more gradients in the same time are never worse."""
+    assert Dbw().choose(observe([1.0, 1.0, 1.0], gain=SMOOTH)).k == 3
+    assert Dbw().choose(observe([1.0, 1.0, 1.5], gain=SMOOTH)).k == 2
 
 
 def test_a_negative_loss_grows_relative_to_its_size(observe: Observe) -> None:

@@ -219,10 +219,10 @@ def test_a_run_that_diverges_ends_without_a_loss(run: Run, rate: float) -> None:
     ("detail", "expected"),
     [
         ("summary", set()),
-        ("curves", {"seconds", "k", "loss", "estimated_squared_norm", "estimated_variance"}),
+        ("curves", {"seconds", "k", "loss", "estimated_squared_norm", "estimated_variance", "estimated_smoothness"}),
         (
             "estimates",
-            {"seconds", "k", "loss", "estimated_squared_norm", "estimated_variance"}
+            {"seconds", "k", "loss", "estimated_squared_norm", "estimated_variance", "estimated_smoothness"}
             | {"estimated_gain", "estimated_durations", "average_durations"},
         ),
     ],
