@@ -200,7 +200,7 @@ def test_paper_a_late_worker_goes_on_with_the_newest_parameters(mode: str) -> No
         assert not slow.late
     else:
         assert slow.seen[0] == 0
-        assert slow.seen[1] >= 30
+        assert slow.seen[1] > 20  # the newest that had reached it: the server is a little ahead of that
         assert slow.late == ([0] if mode == "push-wait" else [])  # who pulls does not know, and is told by the answer
 
 
