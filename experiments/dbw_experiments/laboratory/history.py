@@ -13,6 +13,31 @@ from dbw_experiments.laboratory.runs import Outcome, Run
 DIGITS = 6  # that are kept of each iteration's numbers
 
 
+class LatestLoss:
+    """The mean loss over the latest iterations that have n gradients: so noise does not favour those with a small k."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._latest: deque[tuple[float, float]] = deque()  # k and loss
+
+    def add(self, k: float, loss: float) -> float:
+        """Take an iteration in; returns the mean."""
+        self._latest.append((k, loss))
+        while self.gradients - self._latest[0][0] >= self._workers:
+            self._latest.popleft()
+        return self.mean
+
+    @property
+    def gradients(self) -> float:
+        """How many gradients it is over, fewer than n at first."""
+        return sum(k for k, _ in self._latest)
+
+    @property
+    def mean(self) -> float:
+        """0 before the first iteration."""
+        return sum(k * loss for k, loss in self._latest) / self.gradients if self._latest else 0.0
+
+
 class History:
     """Collects a run's iterations."""
 
@@ -20,22 +45,16 @@ class History:
         self._run = run
         self.iterations = self._gradients = 0
         self._now = 0.0
-        self._latest: deque[tuple[int, float]] = deque()  # k and loss of the iterations that the loss is judged by
+        self._latest = LatestLoss(run.workers)  # what the target is for
         self._reached: float | None = None
         self._columns: dict[str, list[Any]] = defaultdict(list)
-
-    @property
-    def loss(self) -> float:
-        """The mean over the latest iterations that have n gradients: so noise does not favour those with a small k."""
-        gradients = sum(k for k, _ in self._latest)
-        return sum(k * loss for k, loss in self._latest) / gradients if gradients else 0.0
 
     @property
     def is_over(self) -> bool:
         """Whether the run need not go on."""
         run = self._run
         out_of_time = self.iterations >= run.iterations or (run.seconds is not None and self._now >= run.seconds)
-        return out_of_time or self._reached is not None or not math.isfinite(self.loss)
+        return out_of_time or self._reached is not None or not math.isfinite(self._latest.mean)
 
     def decided(self, job: Job) -> None:
         """A decision was made for the iteration that begins."""
@@ -63,12 +82,10 @@ class History:
         self.iterations += 1
         self._gradients += k
         self._now = now
-        self._latest.append((k, loss))
-        while sum(some for some, _ in self._latest) - self._latest[0][0] >= self._run.workers:
-            self._latest.popleft()
-        enough = sum(some for some, _ in self._latest) >= self._run.workers
+        mean = self._latest.add(k, loss)
+        enough = self._latest.gradients >= self._run.workers
         target = self._run.target_loss
-        if target is not None and enough and self.loss <= target:
+        if target is not None and enough and mean <= target:
             self._reached = now
         if self._run.detail != "summary":
             self._note(seconds=now, k=k, loss=loss)
@@ -85,7 +102,7 @@ class History:
             iterations=self.iterations,
             gradients=self._gradients,
             seconds=self._now,
-            loss=self.loss if math.isfinite(self.loss) else None,
+            loss=self._latest.mean if math.isfinite(self._latest.mean) else None,
             columns=dict(self._columns),
         )
 

@@ -1,6 +1,5 @@
 """Single trainings over time: what is learnt, and which k was chosen meanwhile."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -11,6 +10,7 @@ from matplotlib.ticker import PercentFormatter
 from dbw_experiments.laboratory.figures import canvas
 from dbw_experiments.laboratory.figures.canvas import INK, MUTED, Array, Style, line, numbers
 from dbw_experiments.laboratory.figures.series import Series, series_of
+from dbw_experiments.laboratory.history import LatestLoss
 from dbw_experiments.laboratory.runs import Outcome, Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
@@ -42,14 +42,8 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
 
 def smoothed(ks: Iterable[float], losses: Iterable[float], workers: int) -> Array:
     """For each iteration the mean loss of the latest n gradients, or a few more: what the target is judged by."""
-    latest: deque[tuple[float, float]] = deque()
-    means = []
-    for k, loss in zip(ks, losses, strict=True):
-        latest.append((k, loss))
-        while sum(some for some, _ in latest) - latest[0][0] >= workers:
-            latest.popleft()
-        means.append(sum(some * loss for some, loss in latest) / sum(some for some, _ in latest))
-    return np.array(means)
+    latest = LatestLoss(workers)
+    return np.array([latest.add(k, loss) for k, loss in zip(ks, losses, strict=True)])
 
 
 def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> list[Axes]:
