@@ -30,6 +30,10 @@ class WrongValueError(UsageError):
         super().__init__(f"{option} is {value!r}; it must be {expected}")
         self.option, self.value, self.expected = option, value, expected
 
+    def __reduce__(self) -> tuple[type["WrongValueError"], tuple[str, object, str]]:
+        """Another process is told by what it is made of, not by its text."""
+        return type(self), (self.option, self.value, self.expected)
+
 
 def option(default: Any, help: str) -> Any:  # noqa: A002, ANN401 (as argparse and dataclasses have it)
     """Declare a field as an option."""

@@ -5,11 +5,8 @@ import signal
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from dbw_ps.client import LinkError, ParameterServer
 from dbw_ps.model import FlatModel, load_model
@@ -48,7 +45,7 @@ def work(options: WorkerOptions) -> None:
     keep_large_buffers()
     device = options.torch_device()
     get_ready(options, device)
-    dataset = load_dataset(options.dataset, options.data_dir)
+    dataset = datasets.load_examples(options.dataset, options.data_dir or datasets.default_folder())
     try:
         model = FlatModel(load_model(options.model), device)
     except ValueError as error:
@@ -102,17 +99,6 @@ def try_out(options: WorkerOptions, gradients: Gradients, model: FlatModel, batc
         raise UsageError(
             f"no gradient of {options.model} on {options.dataset} can be computed: {error!r}; {fit}"
         ) from error
-
-
-def load_dataset(place: str, folder: Path | None) -> "Dataset[Any]":
-    """The examples to train on: one of our data sets by its name, or a user's."""
-    if place in datasets.NAMES:
-        return datasets.load(place, folder or datasets.default_folder()).train
-    what = f"a function without arguments that returns a Dataset of PyTorch; or one of {', '.join(datasets.NAMES)}"
-    dataset = Plugin("dataset", place, what).build(Dataset)
-    if not hasattr(dataset, "__len__"):
-        raise WrongValueError("dataset", place, f"{what}; this one has no length, and mini-batches are chosen from all")
-    return dataset
 
 
 def load_loss(place: str) -> Loss:

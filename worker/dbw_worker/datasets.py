@@ -17,9 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
+from dbw_runtime.configuration import WrongValueError
 from dbw_runtime.files import flush_folder
+from dbw_runtime.plugins import Plugin
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +123,17 @@ def load(name: str, folder: Path) -> Data:
         TensorDataset(_normalised(spec, arrays.train_inputs), torch.from_numpy(arrays.train_targets)),
         TensorDataset(_normalised(spec, arrays.held_out_inputs), torch.from_numpy(arrays.held_out_targets)),
     )
+
+
+def load_examples(place: str, folder: Path) -> "Dataset[Any]":
+    """The examples to train on: one of our data sets by its name, or a user's."""
+    if place in NAMES:
+        return load(place, folder).train
+    what = f"a function without arguments that returns a Dataset of PyTorch; or one of {', '.join(NAMES)}"
+    dataset = Plugin("dataset", place, what).build(Dataset)
+    if not hasattr(dataset, "__len__"):
+        raise WrongValueError("dataset", place, f"{what}; this one has no length, and mini-batches are chosen from all")
+    return dataset
 
 
 def file_of(name: str, folder: Path) -> Path:

@@ -23,7 +23,6 @@ from dbw_ps.decisions import policy_from
 from dbw_ps.model import load_model
 from dbw_runtime.configuration import Options, WrongValueError, option, run_program
 from dbw_worker import datasets
-from dbw_worker.app import load_dataset
 from dbw_worker.delays import parse_delay
 from dbw_worker.evaluation import accuracy
 
@@ -96,7 +95,7 @@ def demonstrate(options: DemoOptions) -> int:
     console = Console()
     folder = options.output / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
     load_model(options.model)  # what is wrong with model or data is told before anything is started
-    load_dataset(options.dataset, options.data_dir)
+    datasets.load_examples(options.dataset, options.data_dir or datasets.default_folder())
     runs: list[Run] = []
     with services(folder / "logs") as started:
         with view(console, "controller") as shown:

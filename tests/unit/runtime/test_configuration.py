@@ -1,3 +1,4 @@
+import pickle
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,3 +153,9 @@ def test_help_names_variable_default_and_choices(capsys: pytest.CaptureFixture[s
 def test_the_log_gets_every_option_that_has_a_value() -> None:
     described = Kitchen(shelf=Path("/top")).described()
     assert described == {"cups": 3, "litres": 0.5, "tea": "green", "hot": True, "shelf": "/top", "size": "small"}
+
+
+def test_a_wrong_value_is_told_by_another_process_as_it_is() -> None:
+    error = pickle.loads(pickle.dumps(WrongValueError("cups", 0, "at least 1")))  # noqa: S301 - our own
+    assert isinstance(error, WrongValueError)
+    assert (str(error), error.option) == ("cups is 0; it must be at least 1", "cups")
