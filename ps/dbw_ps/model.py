@@ -10,15 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from dbw_ps.model_names import MODELS
 from dbw_runtime.plugins import Plugin
-
-MODELS = {
-    "mlp": "dbw_worker.models:mlp",
-    "mnist-cnn": "dbw_worker.models:mnist_cnn",
-    "mnist-cnn-small": "dbw_worker.models:mnist_cnn_small",
-    "resnet8": "dbw_worker.models:resnet8",
-    "resnet18": "dbw_worker.models:resnet18",
-}
 
 
 class TensorSpec(NamedTuple):

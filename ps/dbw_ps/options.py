@@ -8,6 +8,7 @@ from typing import Literal
 from dbw_controller.client import AsyncDbwClient, Fallback
 from dbw_controller.contract import NAME, NAME_RULE
 from dbw_ps.decisions import policy_from
+from dbw_ps.model_names import MODELS
 from dbw_runtime.configuration import UsageError, WrongValueError, option
 from dbw_runtime.server import ServerOptions
 
@@ -19,10 +20,7 @@ class PsOptions(ServerOptions):
     listen: str = option("127.0.0.1:50052", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
     job: str = option("training", "the name of the job, for the controller, logs and metrics")
-    model: str = option(
-        "",
-        "what to train, needed: mlp, mnist-cnn, mnist-cnn-small, resnet8, resnet18, module:function, file.py:function",
-    )
+    model: str = option("", f"what to train, needed: {', '.join(MODELS)}, module:function or file.py:function")
     seed: int = option(0, "the seed of the model's first parameters")
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
     optimizer: str = option("sgd:lr=0.1", "any of torch.optim, with its parameters, such as adamw:lr=0.001")
@@ -64,8 +62,7 @@ class PsOptions(ServerOptions):
         """Refuse options that contradict each other or make no sense."""
         super().__post_init__()
         if not self.model:
-            names = "mlp, mnist-cnn, mnist-cnn-small, resnet8, resnet18"
-            raise UsageError(f"--model is needed: {names}, package.module:function or file.py:function")
+            raise UsageError(f"--model is needed: {', '.join(MODELS)}, package.module:function or file.py:function")
         if not NAME.fullmatch(self.job):
             raise WrongValueError("job", self.job, NAME_RULE)
         self.require_between("seed", 0, 2**63 - 1)

@@ -21,29 +21,39 @@ class ChannelsLast(nn.Module):
         return images.to(memory_format=torch.channels_last)  # `contiguous` leaves images with one channel alone
 
 
+def _mnist_cnn(first: int, second: int, hidden: int) -> nn.Module:
+    """Two 5×5 convolutions with so many channels, and two fully connected layers."""
+    return nn.Sequential(
+        ChannelsLast(),
+        nn.Conv2d(1, first, 5),
+        nn.MaxPool2d(2),  # before the ReLU, which has a quarter of the work then; the result is the same
+        nn.ReLU(),
+        nn.Conv2d(first, second, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(4 * 4 * second, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, 10),
+    )
+
+
 def mnist_cnn() -> nn.Module:
     """The paper's network for MNIST: two 5×5 convolutions and two fully connected layers.
 
     431 thousand parameters. The paper tells no more than that; widths and pooling are those of PyTorch's MNIST example
     of the time.
     """
-    return nn.Sequential(
-        ChannelsLast(),
-        nn.Conv2d(1, 20, 5),
-        nn.MaxPool2d(2),  # before the ReLU, which has a quarter of the work then; the result is the same
-        nn.ReLU(),
-        nn.Conv2d(20, 50, 5),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(4 * 4 * 50, 500),
-        nn.ReLU(),
-        nn.Linear(500, 10),
-    )
+    return _mnist_cnn(20, 50, 500)
 
 
 def mnist_cnn_small() -> nn.Module:
-    """A network of the same kind that a CPU trains many times as fast: narrower, with strides instead of pooling.
+    """The same as in PyTorch's MNIST example until 2018, without its dropout: 22 thousand parameters."""
+    return _mnist_cnn(10, 20, 50)
+
+
+def mnist_cnn_strided() -> nn.Module:
+    """A network of the same kind that is the fastest on CPUs: narrow, with strides instead of pooling.
 
     57 thousand parameters, with He's initialisation.
     """

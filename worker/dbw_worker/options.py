@@ -8,11 +8,13 @@ from typing import Literal
 
 import torch
 
+from dbw_ps.model_names import MODELS
 from dbw_runtime.channel import ConnectionOptions
 from dbw_runtime.configuration import WrongValueError, option
 from dbw_runtime.logs import LogOptions
 from dbw_runtime.metrics import split_address
 from dbw_worker import delays
+from dbw_worker.devices import find_device
 
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
@@ -24,9 +26,7 @@ class WorkerOptions(ConnectionOptions, LogOptions):
     server: str = option("127.0.0.1:50052", "the parameter server, HOST:PORT")
     id: str | None = option(None, "the worker's name, its own among all workers; by default that of host and process")
     model: str = option(
-        "mlp",
-        "the model that the server trains: mlp, mnist-cnn, mnist-cnn-small, resnet8, resnet18, module:function or "
-        "file.py:function",
+        "mlp", f"the model that the server trains: {', '.join(MODELS)}, module:function or file.py:function"
     )
     dataset: str = option(
         "digits", "digits, mnist, fashion-mnist, cifar10 (see dbw data), module:function or file.py:function"
@@ -79,12 +79,4 @@ class WorkerOptions(ConnectionOptions, LogOptions):
 
     def torch_device(self) -> torch.device:
         """Where to compute."""
-        if self.device == "auto":
-            return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-        expected = "auto, cpu, or a GPU that is there, such as cuda:0"
-        if self.device.partition(":")[0] not in ("cpu", "cuda"):
-            raise WrongValueError("device", self.device, expected)
-        try:
-            return torch.zeros(1, device=self.device).device
-        except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA fails with the second
-            raise WrongValueError("device", self.device, f"{expected}; {str(error).splitlines()[0]}") from error
+        return find_device(self.device)

@@ -1,19 +1,22 @@
 import pytest
 import torch
 
-from dbw_ps.model import MODELS, FlatModel, load_model
+from dbw_ps.model import FlatModel, load_model
+from dbw_ps.model_names import MODELS
 
 SHAPES = {
     "mlp": (64,),
     "mnist-cnn": (1, 28, 28),
     "mnist-cnn-small": (1, 28, 28),
+    "mnist-cnn-strided": (1, 28, 28),
     "resnet8": (3, 32, 32),
     "resnet18": (3, 32, 32),
 }
 PARAMETERS = {
     "mlp": 9_610,
     "mnist-cnn": 431_080,
-    "mnist-cnn-small": 56_834,
+    "mnist-cnn-small": 21_840,
+    "mnist-cnn-strided": 56_834,
     "resnet8": 19_954,
     "resnet18": 11_173_962,
 }
@@ -30,7 +33,7 @@ def test_models_by_name_tell_ten_classes_and_are_as_large_as_documented(name: st
     assert model.module(torch.zeros(2, *SHAPES[name])).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["mnist-cnn", "mnist-cnn-small"])
+@pytest.mark.parametrize("name", ["mnist-cnn", "mnist-cnn-small", "mnist-cnn-strided"])
 def test_the_papers_network_has_two_5x5_convolutions_and_two_fully_connected_layers(name: str) -> None:
     layers = [type(layer).__name__ for layer in load_model(name).children()]
     assert (layers.count("Conv2d"), layers.count("Linear")) == (2, 2)
