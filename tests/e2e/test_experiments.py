@@ -151,24 +151,23 @@ def test_a_controller_decides_the_same_as_the_experiments_own_process(quick: Pat
     with controller() as server:
         done = experiment("run", "one-run", "--quick", "--controller", server.target, "--output", str(tmp_path))
         assert done.returncode == 0, done.stderr
-    remote, own = (records(folder / "one-run" / "runs.jsonl") for folder in (tmp_path / "quick", quick))
+    there = tmp_path / "quick" / "controller"  # so that it is not taken for what this process decides
+    remote, own = (records(folder / "one-run" / "runs.jsonl") for folder in (there, quick))
     assert [record.run for record in remote] == [record.run for record in own]
-    for there, here in zip(remote, own, strict=True):
+    for asked, decided in zip(remote, own, strict=True):
         for name in ("k", "loss", "seconds"):
-            assert there.outcome.columns[name] == here.outcome.columns[name]
-        assert replace(there.outcome, columns={}) == replace(here.outcome, columns={})
+            assert asked.outcome.columns[name] == decided.outcome.columns[name]
+        assert replace(asked.outcome, columns={}) == replace(decided.outcome, columns={})
         # What the controller thought stays with it.
-        assert here.outcome.columns.keys() - there.outcome.columns.keys() == {
+        assert decided.outcome.columns.keys() - asked.outcome.columns.keys() == {
             "estimated_squared_norm",
             "estimated_variance",
             "estimated_smoothness",
         }
-    assert_drawn(tmp_path / "quick" / "one-run")
+    assert_drawn(there / "one-run")
 
 
-def test_a_scenario_of_ones_own_is_run_by_its_file(tmp_path: Path) -> None:
-    scenario = tmp_path / "mine.toml"
-    scenario.write_text("""
+MINE = """
 title = "Mine"
 figure = "none"
 plot = "times"
@@ -184,12 +183,19 @@ iterations = 200
 policy = "sync"
 rule = "any"
 rate = 0.2
-""")
-    (tmp_path / "mine.csv").write_text("step,worker,seconds\n0,0,1.5\n0,1,0.5\n")
-    done = experiment("run", str(scenario), "--jobs", "1", "--output", str(tmp_path / "results"))
-    assert done.returncode == 0, done.stderr
-    (record,) = records(tmp_path / "results" / "mine" / "runs.jsonl")
-    assert record.outcome.reached == 1.5 * record.outcome.iterations  # the slower one's seconds
+"""
+
+
+def test_a_scenario_of_ones_own_is_run_by_its_file_and_again_if_its_trace_changes(tmp_path: Path) -> None:
+    scenario, trace = tmp_path / "mine.toml", tmp_path / "mine.csv"
+    scenario.write_text(MINE)
+    for seconds in (1.5, 2.5):
+        trace.write_text(f"step,worker,seconds\n0,0,{seconds}\n0,1,0.5\n")
+        done = experiment("run", str(scenario), "--jobs", "1", "--output", str(tmp_path / "results"))
+        assert done.returncode == 0, done.stderr
+        record, *earlier = records(tmp_path / "results" / "mine" / "runs.jsonl")
+        assert record.outcome.reached == seconds * record.outcome.iterations  # the slower one's
+        assert len(earlier) == (seconds > 1.5)
     assert_drawn(tmp_path / "results" / "mine")
 
 
@@ -221,9 +227,19 @@ def short(log: Path) -> dict[str, Done]:
         "nowhere": ["run", "nowhere", "--output", str(log.with_name("nowhere"))],
         "nonsense": ["nonsense"],
         "no jobs": ["run", "one-run", "--quick", "--jobs", "0", "--output", str(log.with_name("nowhere"))],
+        "wrong device": ["run", "one-run", "--quick", "--device", "gpu", "--output", str(log.with_name("nowhere"))],
+        "wrong model": [
+            "run",
+            "one-run",
+            str(log.with_name("mine.toml")),
+            "--quick",
+            "--output",
+            str(log.with_name("nowhere")),
+        ],
         "page": ["page", str(log.with_name("page.md")), "--output", str(log.with_name("empty"))],
     }
     log.with_name("table.csv").write_text("step,worker,seconds\n0,0,1.0\n")
+    log.with_name("mine.toml").write_text(MINE.replace('"mlp"', '"mlpp"').replace("mine.csv", "table.csv"))
     return run_all({name: Program((*EXPERIMENT[1:], *command)) for name, command in commands.items()})
 
 
@@ -244,6 +260,8 @@ def test_a_trace_is_made_of_a_training_log(short: dict[str, Done], log: Path) ->
         ("nowhere", 1, f"there is no scenario 'nowhere'; there are {', '.join(names())}, and files of your own"),
         ("nonsense", 2, "there is no command 'nonsense'"),
         ("no jobs", 2, "--jobs is 0; it must be between 1 and 1024"),
+        ("wrong device", 2, "--device is 'gpu'; it must be auto, cpu, or a GPU that is there"),
+        ("wrong model", 2, "model is 'mlpp'; it must be one of mlp, mnist-cnn"),
         ("trace of a table", 2, "is no JSON object with an integer `iteration`"),
         ("page", 1, "are missing: get them with `dbw experiment run"),
     ],
@@ -258,4 +276,4 @@ def test_what_cannot_be_done_is_told_in_words(short: dict[str, Done], command: s
 
 def test_nothing_is_written_where_something_is_wrong(short: dict[str, Done], log: Path) -> None:
     assert sum(done.returncode == 0 for done in short.values()) == 1
-    assert {path.name for path in log.parent.iterdir()} == {"training.jsonl", "table.csv", "trace.csv"}
+    assert {path.name for path in log.parent.iterdir()} == {"training.jsonl", "table.csv", "trace.csv", "mine.toml"}

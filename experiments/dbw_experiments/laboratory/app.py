@@ -4,6 +4,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dbw_experiments.laboratory.trace import write_trace
 from dbw_experiments.laboratory.training import ControllerLostError, Place
 from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
 from dbw_worker.datasets import DataError
+from dbw_worker.devices import find_device
 
 USAGE = """usage: dbw experiment list
        dbw experiment run SCENARIO…
@@ -46,11 +48,12 @@ class ExperimentOptions(Options):
     output: Path = option(Path("dbw-experiments"), "the folder of results, one for each scenario")
     quick: bool = option(False, "a small version: seconds, and no result to be proud of")
     jobs: int = option(os.cpu_count() or 1, "how many runs to compute at the same time, each with one thread")
-    device: str = option("cpu", "where gradients are computed, such as cuda")
+    device: str = option("cpu", "where gradients are computed: auto, cpu, or a GPU such as cuda:0")
     controller: str | None = option(None, "a controller that decides, HOST:PORT; estimates are not kept then")
 
     def __post_init__(self) -> None:
         self.require_between("jobs", 1, 1024)
+        find_device(self.device)
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ScenarioError, ControllerLostError, DataError, OSError) as error:
         print(f"dbw experiment: {error}", file=sys.stderr)
         return 1
+    except BrokenProcessPool:
+        text = "a process that computed was killed, perhaps for want of memory; what was done is kept: try fewer --jobs"
+        print(f"dbw experiment: {text}", file=sys.stderr)
+        return 1
 
 
 def _list(arguments: Sequence[str]) -> int:
@@ -138,11 +145,14 @@ def _all(arguments: Sequence[str]) -> int:
 
 
 def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> int:
+    folders = [_folder(scenario, options) for scenario in scenarios]
+    files = [Results(folder / "runs.jsonl") for folder in folders]
+    missing = [run for one, file in zip(scenarios, files, strict=True) for run in file.missing(one.runs())]
     with Crew(options.jobs, Console(stderr=True)) as crew:
-        for scenario in scenarios:
-            folder, runs = _folder(scenario, options), scenario.runs()
-            results = Results(folder / "runs.jsonl")
-            crew.go_through(scenario.name, runs, results, Place(options.device, scenario.folder, options.controller))
+        crew.prepare(missing, Place(options.device))
+        for scenario, folder, results in zip(scenarios, folders, files, strict=True):
+            place, runs = Place(options.device, scenario.folder, options.controller), scenario.runs()
+            crew.go_through(scenario.name, runs, results, place)
             results.tidy(runs)
             for path in draw(scenario, results.of(runs), folder):
                 print(path)
@@ -151,8 +161,8 @@ def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> in
 
 def _folder(scenario: Scenario, options: ExperimentOptions) -> Path:
     """Where a scenario's results are; apart from the others if they are not of the same worth."""
-    kind = "quick" if scenario.quick else "controller" if options.controller else ""
-    return options.output / kind / scenario.name
+    quick, remote = "quick" if scenario.quick else "", "controller" if options.controller else ""
+    return options.output / quick / remote / scenario.name
 
 
 def _knee(arguments: Sequence[str]) -> int:
@@ -162,8 +172,10 @@ def _knee(arguments: Sequence[str]) -> int:
     options, _ = parse(parser, KneeOptions, "knee", arguments)
     runs, folder = knee_runs(options.run(), options.ks(), options.seeds), options.output / "knee"
     results = Results(folder / "runs.jsonl")
+    place = Place(options.device, controller=options.controller)
     with Crew(options.jobs, Console(stderr=True)) as crew:
-        crew.go_through("knee", runs, results, Place(options.device, controller=options.controller))
+        crew.prepare(results.missing(runs), place)
+        crew.go_through("knee", runs, results, place)
     found = curves(results.of(runs))
     print(f"{'k':>4}{'knee':>9}")
     for k, curve in found.items():

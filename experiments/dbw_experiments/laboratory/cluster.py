@@ -30,7 +30,7 @@ class Cluster:
         self._delay, self._seed, self._sync_mode = delay, seed, sync_mode
         self._workers = range(workers)
         self._idle = set(self._workers)
-        self._computing: list[tuple[float, int, int]] = []  # a heap: when it is done, the worker, the version
+        self._computing: list[tuple[float, int, int]] = []  # a heap: when it is done, −version, the worker
         self._rounds = Rounds(first=0)
         for worker in self._workers:
             self._rounds.join(worker)
@@ -54,7 +54,7 @@ class Cluster:
         """Let a worker begin with a gradient."""
         _, random = draws_of(self._seed, worker, version)
         seconds = self._delay.seconds(worker, version, self.now, random)
-        heappush(self._computing, (self.now + seconds, worker, version))
+        heappush(self._computing, (self.now + seconds, -version, worker))  # of one instant, new versions come first
 
     def _advance(self, current: int) -> None:
         """Go to the next event: a gradient, or the time at which no more are waited for."""
@@ -62,7 +62,8 @@ class Cluster:
         if give_up is not None and give_up < self._computing[0][0]:
             self.now = give_up
             return
-        self.now, worker, version = heappop(self._computing)
+        self.now, negative, worker = heappop(self._computing)
+        version = -negative
         self._rounds.arrive(worker, version, self.now)
         if version == current:
             self._idle.add(worker)

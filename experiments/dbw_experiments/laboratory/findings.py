@@ -10,10 +10,10 @@ from statistics import fmean, stdev
 import numpy as np
 
 from dbw_experiments.laboratory.figures.canvas import Array, matrix, numbers
-from dbw_experiments.laboratory.figures.curves import smoothed
+from dbw_experiments.laboratory.figures.curves import last_accuracy, smoothed
 from dbw_experiments.laboratory.figures.durations import true_durations
 from dbw_experiments.laboratory.figures.estimators import exact
-from dbw_experiments.laboratory.figures.series import Times, is_static, static_k
+from dbw_experiments.laboratory.figures.series import Times, best_static, is_static, static_k, times_of
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import load_scenario
@@ -32,14 +32,6 @@ class Spread:
         digits = max(0, 2 - math.floor(math.log10(abs(mean)))) if mean else 0
         spread = f" ± {stdev(self.values):.{digits}f}" if len(self.values) > 1 else ""
         return f"{mean:.{digits}f}{spread}"
-
-
-@dataclass(frozen=True)
-class Best:
-    """The static k that is the fastest by the mean of all seeds."""
-
-    k: int
-    times: Times
 
 
 class Findings:
@@ -72,9 +64,7 @@ class Findings:
 
     def times(self, case: str, policy: str, rule: str | None = None) -> Times:
         """When a policy reached the target."""
-        reached = [record.outcome.reached for record in self._some(case, policy, rule)]
-        times = [time for time in reached if time is not None]
-        return Times(times, len(reached) - len(times))
+        return times_of(record.outcome.reached for record in self._some(case, policy, rule))
 
     def spread(self, case: str, policy: str, rule: str | None = None) -> str:
         """When a policy reached the target: mean and standard deviation, and how many runs never did."""
@@ -84,13 +74,9 @@ class Findings:
             return never
         return f"{Spread(times.seconds)} s" + (f" ({never})" if never else "")
 
-    def best(self, case: str, rule: str) -> Best:
-        """The best static k with learning rates by a rule, judged by the seeds that all k have."""
-        ks = {static_k(record.run) for record in self._some_static(case, rule)}
-        times = {k: self._reached(case, f"static:{k}", rule) for k in ks}
-        common = set.intersection(*(set(seconds) for seconds in times.values()))
-        k = min(ks, key=lambda k: fmean(times[k][seed] for seed in common))
-        return Best(k, self.times(case, f"static:{k}", rule))
+    def best(self, case: str, rule: str) -> int:
+        """The best static k with learning rates by a rule."""
+        return best_static(self._some_static(case, rule))
 
     def speed_up(self, case: str, policy: str, over: str, rule: str) -> str:
         """How many times as fast as another policy one is: the ratio of mean times, and that of each common seed."""
@@ -102,13 +88,12 @@ class Findings:
         return f"{mean:.2f}× ({min(ratios.values()):.2f} to {max(ratios.values()):.2f}; {len(ratios)} seeds)"
 
     def faster(self, case: str, rule: str, than: str) -> str:
-        """Which static k are faster than another policy, by their means over the seeds that both have."""
+        """Which static k are faster than another policy, with every seed that both have."""
         theirs = self._reached(case, than)
 
         def leads(k: int) -> bool:
             ours = self._reached(case, f"static:{k}", rule)
-            common = ours.keys() & theirs.keys()
-            return fmean(ours[seed] for seed in common) < fmean(theirs[seed] for seed in common)
+            return all(ours[seed] < theirs[seed] for seed in ours.keys() & theirs.keys())
 
         return _ranges([k for k in sorted({static_k(one.run) for one in self._some_static(case, rule)}) if leads(k)])
 
@@ -140,8 +125,7 @@ class Findings:
 
     def accuracy(self, policy: str, rule: str | None = None) -> str:
         """The last held-out accuracy of the first seed."""
-        known = numbers(self._first("", policy, rule).outcome.columns["accuracy"])
-        return f"{100 * known[np.isfinite(known)][-1]:.1f} %"
+        return f"{100 * (last_accuracy(self._first('', policy, rule).outcome) or math.nan):.1f} %"
 
     def usual_k(self, policy: str, begin: int = 0, end: int | None = None) -> str:
         """The k that were chosen most often in some iterations, with their shares."""
@@ -157,12 +141,12 @@ class Findings:
         """The mean k of some iterations."""
         return f"{numbers(self._first('', policy).outcome.columns['k'])[begin:end].mean():.1f}"
 
-    def first_seconds_with_k_at_most(self, policy: str, k: int, after: float, rule: str | None = None) -> str:
-        """How long after a time k was first that small."""
+    def first_k_at_most(self, policy: str, k: int, after: float, rule: str | None = None) -> float:
+        """When k was first that small, after a time; infinite if it never was."""
         columns = self._first("", policy, rule).outcome.columns
-        seconds, ks = numbers(columns["seconds"]), numbers(columns["k"])
-        found = seconds[(seconds > after) & (ks <= k)]
-        return f"{found[0] - after:.0f} s" if found.size else "never"
+        begun = np.concatenate([[0.0], numbers(columns["seconds"])[:-1]])
+        found = begun[(begun > after) & (numbers(columns["k"]) <= k)]
+        return float(found[0]) if found.size else math.inf
 
     def _first(self, case: str, policy: str, rule: str | None = None) -> Record:
         return min(self._some(case, policy, rule), key=lambda record: record.run.seed)

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from dbw_experiments.laboratory.runs import Record, Run
+from dbw_experiments.laboratory.runs import Column, Record, Run
 
 NEARLY_ALL = 0.95  # of what the best rate lowers the loss by
 RATES = [float(f"{0.005 * 2 ** (i / 2):.2g}") for i in range(17)]  # from 0.005 to 1.3
 
 
 class Curve(NamedTuple):
-    """What short trainings come to with each learning rate; an infinite loss where they diverge."""
+    """What short trainings come to with each learning rate in their last quarter; infinite where they diverge."""
 
     first_loss: float
     losses: Mapping[float, float]
@@ -49,11 +49,16 @@ def curves(records: Sequence[Record]) -> dict[int, Curve]:
     for run, outcome in ((record.run, record.outcome) for record in records):
         k = int(run.policy.removeprefix("static:"))
         first[k].append(_number(outcome.columns["loss"][0]))
-        last[k][run.rate].append(_number(outcome.loss))
+        last[k][run.rate].append(_in_the_end(outcome.columns["loss"]))
     return {
         k: Curve(fmean(first[k]), {rate: fmean(losses) for rate, losses in sorted(last[k].items())})
         for k in sorted(last)
     }
+
+
+def _in_the_end(losses: Column) -> float:
+    """The mean of the last quarter."""
+    return fmean(map(_number, losses[-max(1, len(losses) // 4) :]))
 
 
 def _number(loss: object) -> float:

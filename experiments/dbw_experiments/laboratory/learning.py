@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from msgspec.structs import replace
+from torch.utils.data import TensorDataset, default_collate
 
 from dbw.v1.parameter_server_pb2 import GradientHeader
 from dbw_experiments.laboratory.runs import Run
@@ -14,8 +16,9 @@ from dbw_ps.aggregate import Aggregate, Moments
 from dbw_ps.model import FlatModel, load_model
 from dbw_ps.norms import squared_norm
 from dbw_ps.optimiser import Optimiser
+from dbw_runtime.configuration import UsageError
 from dbw_worker.batches import Batch, Choice
-from dbw_worker.datasets import Data, default_folder, load
+from dbw_worker.datasets import NAMES, Data, default_folder, load, load_examples
 from dbw_worker.evaluation import accuracy
 from dbw_worker.gradients import Gradients
 from dbw_worker.randomness import draws_of, seed_all
@@ -60,6 +63,8 @@ class Learner:
     def __init__(self, run: Run, device: torch.device) -> None:
         seed_all(run.seed, device)
         self._run, self._data = run, _data(run.dataset, device)
+        if run.accuracy_every and not len(self._data.held_out):
+            raise ValueError("accuracy_every needs held-out examples, which only the data sets with a name have")
         self._server = FlatModel(load_model(run.model))
         self._worker = FlatModel(load_model(run.model), device)
         self._gradients = Gradients(self._worker, torch.nn.functional.cross_entropy)
@@ -144,12 +149,30 @@ class Replay:
         return learnt
 
 
+def try_out(run: Run, device: torch.device) -> None:
+    """Refuse a run that cannot be computed, before hours are spent on others."""
+    try:
+        Learner(run, device)
+        Learner(replace(run, accuracy_every=0, exact_every=0), device).step([0])
+    except (ValueError, RuntimeError, TypeError) as error:  # what models and losses say to data that do not fit them
+        raise UsageError(
+            f"{run.model} cannot be trained on {run.dataset} with mini-batches of {run.batch}: {error}"
+        ) from error
+
+
 @cache
-def _data(name: str, device: torch.device) -> Data:
-    train, held_out = load(name, default_folder())
+def _data(place: str, device: torch.device) -> Data:
+    train, held_out = load(place, default_folder()) if place in NAMES else _collected(place)
     for dataset in (train, held_out):
         dataset.tensors = tuple(tensor.to(device) for tensor in dataset.tensors)
     return Data(train, held_out)
+
+
+def _collected(place: str) -> Data:
+    """A user's data set, each example as it is at this time; nothing is held out."""
+    dataset = load_examples(place, default_folder())
+    inputs, targets = default_collate([dataset[index] for index in range(len(dataset))])  # type: ignore[arg-type]
+    return Data(TensorDataset(inputs, targets), TensorDataset(inputs[:0], targets[:0]))
 
 
 def _is_due(version: int, every: int, in_a_row: int) -> bool:

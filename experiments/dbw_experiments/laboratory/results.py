@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dbw_experiments.laboratory.runs import Outcome, Record, Run
+from dbw_runtime.files import flush_folder
 
 
 class Results:
@@ -24,7 +25,7 @@ class Results:
         for line in lines:
             try:
                 record = msgspec.json.decode(line, type=Record)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue  # of another version, or torn: it is computed again
             self._outcomes[record.run] = record.outcome
         self._has_stray_end = bool(rest)
@@ -51,8 +52,12 @@ class Results:
             os.fsync(file.fileno())
 
     def tidy(self, runs: Iterable[Run]) -> None:
-        """Keep these runs only, in their order: the file is then the same however it came about."""
-        content = b"".join(msgspec.json.encode(record) + b"\n" for record in self.of(runs))
+        """Put these runs first, in their order, and others after them: the file is the same however it came about."""
+        order = dict.fromkeys([*runs, *self._outcomes])
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            file.writelines(msgspec.json.encode(record) + b"\n" for record in self.of(order))
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(self._path)
+        flush_folder(self._path.parent)

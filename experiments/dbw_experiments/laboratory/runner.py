@@ -1,11 +1,14 @@
 """Goes through runs on all processors."""
 
+import math
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Record, Run
-from dbw_experiments.laboratory.training import Place, execute
+from dbw_experiments.laboratory.training import Place, execute, prepare
+from dbw_runtime.memory import keep_large_buffers
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -37,6 +41,11 @@ def bundles(runs: Sequence[Run]) -> list[list[Run]]:
     return sorted(found.values(), key=lambda bundle: bundle[0].seed)  # interrupted, there is something of everything
 
 
+def progress_bar(console: Console, clock: Callable[[], float] = time.monotonic) -> Progress:
+    """How much is done, and how long the rest will take: by all that is done, though minutes may lie between two."""
+    return Progress(*COLUMNS, console=console, get_time=clock, speed_estimate_period=math.inf)
+
+
 class Crew:
     """Processes that compute runs. They begin afresh, because a fork of a process with threads may hang."""
 
@@ -44,12 +53,21 @@ class Crew:
         self._pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _obey)
         self._console = console
 
+    def prepare(self, runs: Sequence[Run], place: Place) -> None:
+        """Find out whether runs can be computed, one of each kind, and get their data."""
+        unlike = {(run.model, run.dataset, run.batch, run.workers, run.split): run for run in runs}
+        with _sheltered():
+            prepared = [self._pool.submit(prepare, run, place) for run in unlike.values()]
+        for done in prepared:
+            done.result()
+
     def go_through(self, name: str, runs: Sequence[Run], results: Results, place: Place) -> None:
         """Compute what is missing of results; interrupted, it goes on with the rest next time."""
         missing = results.missing(runs)
-        with Progress(*COLUMNS, console=self._console) as progress:
+        with progress_bar(self._console) as progress:
             task = progress.add_task(name, total=len(runs), completed=len(runs) - len(missing))
-            pending = {self._pool.submit(execute, bundle, place): bundle for bundle in bundles(missing)}
+            with _sheltered():
+                pending = {self._pool.submit(execute, bundle, place): bundle for bundle in bundles(missing)}
             while pending:
                 for done in wait(pending, return_when=FIRST_COMPLETED).done:
                     bundle = pending.pop(done)
@@ -68,9 +86,19 @@ class Crew:
             process.terminate()  # what it computes takes minutes, and nobody waits for it any more
 
 
+@contextmanager
+def _sheltered() -> Iterator[None]:
+    """Ctrl-C does not reach processes that begin meanwhile: it is for the one who began them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _obey() -> None:
     """End when told so, or when there is nobody left to compute for; a run would go on for minutes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who tells
+    keep_large_buffers()
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -4,13 +4,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dbw_controller.decision import Input
-from dbw_ps.decisions import policy_from
-
 Column = list[int | float | list[float | None] | None]
 
 
-class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
+INDIFFERENT = ("static", "sync", "adasync")  # policies of ours whose k does not depend on times
+
+
+class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One training. Two runs that are equal give the same outcome, to the last bit."""
 
     case: str = ""  # what sets it apart within its scenario
@@ -32,14 +32,15 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: Literal["summary", "curves", "estimates"] = "summary"  # what is kept of each iteration
     accuracy_every: int = 0  # iterations between measurements; 0: never
     exact_every: int = 0
+    files: str = ""  # a digest of the trace and of the model's file, if it has any
 
     @property
     def ignores_time(self) -> bool:
         """Whether what is learnt in an iteration is the same whatever the delays are."""
-        return not self.split and Input.LATE_ARRIVALS not in policy_from(self.policy).inputs
+        return not self.split and self.policy.partition(":")[0] in INDIFFERENT
 
 
-class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What came of a run. Seconds are those of the virtual clock."""
 
     reached: float | None  # when the target was reached

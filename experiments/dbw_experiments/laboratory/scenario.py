@@ -1,5 +1,7 @@
 """Scenarios: small TOML files that say what to compare, and the runs that follow from them."""
 
+import hashlib
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,8 +43,8 @@ class Compared(Struct, frozen=True, forbid_unknown_fields=True):
         if (self.policy == "static") != (self.k is not None):
             raise ValueError('the policy "static" needs a k, which others do not have')
         if self.k is None:
-            if self.rate is None:
-                raise ValueError(f"the policy {self.policy} needs a rate")
+            if self.rate is None or self.rate_per_k or self.rates:
+                raise ValueError(f"the policy {self.policy} needs a rate, and neither rates nor rate_per_k")
             yield self.policy, self.rate
             return
         for k in range(1, workers + 1) if self.k == "all" else self.k:
@@ -77,11 +79,12 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     detail: Literal["summary", "curves", "estimates"] = "summary"
     accuracy_every: Annotated[int, Meta(ge=0)] = 0
     exact_every: Annotated[int, Meta(ge=0)] = 0
+    target_accuracy: Annotated[float, Meta(gt=0, lt=1)] | None = None  # for figures; runs go on
     compare: Annotated[list[Compared], Meta(min_length=1)]
 
-    def runs(self, few_seeds: bool) -> Iterator[Run]:
+    def runs(self, folder: Path, few_seeds: bool) -> Iterator[Run]:
         """All runs; some may be asked for twice."""
-        common = {name: getattr(self, name) for name in COMMON}
+        common = {name: getattr(self, name) for name in COMMON} | {"files": _digest(self, folder)}
         for compared in self.compare:
             if compared.cases is not None and self.name not in compared.cases:
                 continue
@@ -122,7 +125,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def runs(self) -> list[Run]:
         """All runs, without those that are asked for twice."""
-        return list(dict.fromkeys(run for case in self.cases for run in case.runs(self.quick)))
+        return list(dict.fromkeys(run for case in self.cases for run in case.runs(self.folder, self.quick)))
 
 
 def names() -> list[str]:
@@ -140,11 +143,46 @@ def load_scenario(name: str, quick: bool = False) -> Scenario:
         for run in scenario.runs():
             policy_from(run.policy)
             parse_delay(run.delay, scenario.folder)
-        if not scenario.runs():
-            raise ValueError("it has no runs: no k is as small as the number of workers")
+        _check(scenario)
     except (ValueError, UsageError) as error:  # TOML's and msgspec's are such as well
         raise ScenarioError(f"the scenario {path} cannot be used: {error}") from error
     return scenario
+
+
+def _check(scenario: Scenario) -> None:
+    """Refuse what could not be told apart, or not be drawn after hours of computing."""
+    runs = scenario.runs()
+    if not runs:
+        raise ValueError("it has no runs: no k is as small as the number of workers")
+    if len({(run.case, run.policy, run.rule, run.seed) for run in runs}) < len(runs):
+        raise ValueError("each case needs a name, and policies that differ in their learning rates a rule, of its own")
+    known = {case.name for case in scenario.cases}
+    for case in scenario.cases:
+        named = {name for compared in case.compare for name in compared.cases or []}
+        if not named <= known:
+            raise ValueError(f"there is no case {min(named - known)!r}; there are {', '.join(sorted(known))}")
+        _check_plot(scenario.plot, case)
+
+
+def _check_plot(plot: str, case: Case) -> None:
+    if plot.startswith("times") and case.target_loss is None:
+        raise ValueError(f'the plot "{plot}" needs a target_loss')
+    if plot == "curves" and case.detail == "summary":
+        raise ValueError('the plot "curves" needs detail = "curves"')
+    if plot in ("durations", "estimators") and case.detail != "estimates":
+        raise ValueError(f'the plot "{plot}" needs detail = "estimates"')
+    if plot == "estimators" and not case.exact_every:
+        raise ValueError('the plot "estimators" needs exact_every')
+    if case.detail == "summary" and (case.accuracy_every or case.exact_every):
+        raise ValueError('accuracy_every and exact_every need detail = "curves" or "estimates" to keep what they give')
+
+
+def _digest(case: Case, folder: Path) -> str:
+    """A digest of what files say about a case: if they change, it is computed again. Empty if there are none."""
+    traces = [folder / name.strip() for name in re.findall(r"trace:([^,*]*)", case.delay)]
+    models = [Path(name) for name in re.findall(r"(.*\.py):", f"{case.model}\n{case.dataset}")]
+    contents = [path.read_bytes() for path in traces + models if path.is_file()]
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:16] if contents else ""
 
 
 def _scenario(path: Path, content: dict[str, Any], quick: bool) -> Scenario:

@@ -15,10 +15,11 @@ from dbw_controller.client.embedded import EmbeddedTrainingJob
 from dbw_controller.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.history import History
-from dbw_experiments.laboratory.learning import Learner, Learning, Replay
+from dbw_experiments.laboratory.learning import Learner, Learning, Replay, try_out
 from dbw_experiments.laboratory.runs import Outcome, Run
 from dbw_ps.decisions import Decider, deadline_of, end_iteration, spec_of
 from dbw_worker.delays import parse_delay
+from dbw_worker.devices import find_device
 
 PATIENCE = 60.0  # seconds that a controller has for a decision: on a virtual clock nothing goes on without it
 
@@ -48,10 +49,15 @@ class Place(NamedTuple):
 HERE = Place()
 
 
+def prepare(run: Run, place: Place = HERE) -> None:
+    """Refuse a run that cannot be computed here."""
+    try_out(run, find_device(place.device))
+
+
 def execute(runs: Sequence[Run], place: Place = HERE) -> list[Outcome]:
     """Go through runs that differ in their delays only."""
     torch.set_num_threads(1)
-    replay, outcomes = Replay(Learner(runs[0], torch.device(place.device))), []
+    replay, outcomes = Replay(Learner(runs[0], find_device(place.device))), []
     for run in runs:
         replay.rewind()
         outcomes.append(_execute(run, replay, place))

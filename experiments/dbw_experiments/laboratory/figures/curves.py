@@ -1,6 +1,6 @@
 """Single trainings over time: what is learnt, and which k was chosen meanwhile."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,7 +9,8 @@ from matplotlib.ticker import PercentFormatter
 
 from dbw_experiments.laboratory.figures import canvas
 from dbw_experiments.laboratory.figures.canvas import INK, MUTED, Array, Style, line, numbers
-from dbw_experiments.laboratory.figures.series import Series, series_of
+from dbw_experiments.laboratory.figures.series import Series, series_of, times_of
+from dbw_experiments.laboratory.figures.times import Box, draw_boxes
 from dbw_experiments.laboratory.history import LatestLoss
 from dbw_experiments.laboratory.runs import Outcome, Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
@@ -19,24 +20,31 @@ RATIO: Style = (0, (1, 1.2))
 
 
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
-    """A column for each case: loss, accuracy if it was measured, and k with the ratio that explains it."""
+    """A column for each case: loss, accuracy if it was measured, and k with the ratio that explains it.
+
+    These are of the first seed. Where there are more, box plots of all seeds' accuracy are below.
+    """
     series = series_of(scenario, records)
-    rows = ["loss"]
+    seeds = {run.seed for run in scenario.runs()}
+    rows, boxes = ["loss"], []
     if any("accuracy" in record.outcome.columns for record in records):
         rows.append("accuracy")
+        if len(seeds) > 1:
+            targets = any(case.target_accuracy for case in scenario.cases)
+            boxes = ["in the end", "to the target"] if targets else ["in the end"]
     if not all(some.is_static for some in series):
         rows.append("k")
-    grid = canvas.panels(figure, len(rows), len(scenario.cases), 2.1, x="col", y="row")
+    grid = canvas.panels(figure, len(rows + boxes), len(scenario.cases), 2.1, y="row")
     ratios: list[Axes] = []
     for column, case in zip(grid.T, scenario.cases, strict=True):
-        ratios += _draw_case(dict(zip(rows, column, strict=True)), case, series)
-    _label(dict(zip(rows, grid[:, 0], strict=True)), ratios, max(case.workers for case in scenario.cases))
+        ratios += _draw_case(dict(zip(rows, column[: len(rows)], strict=True)), case, series)
+        _draw_boxes(dict(zip(boxes, column[len(rows) :], strict=True)), case, series)
+    _label(dict(zip(rows + boxes, grid[:, 0], strict=True)), ratios, max(case.workers for case in scenario.cases))
     handles = [line(some.label, some.colour, some.style) for some in series]
     if ratios:
         handles.append(line("‖∇F‖² / V(g), as DBW estimates it", MUTED, RATIO))
     if any(case.target_loss is not None for case in scenario.cases):
         handles.append(line("target", INK, TARGET, 0.8))
-    seeds = {run.seed for run in scenario.runs()}
     canvas.legend(figure, handles, f"seed {min(seeds)}" if len(seeds) > 1 else None)
 
 
@@ -48,8 +56,11 @@ def smoothed(ks: Iterable[float], losses: Iterable[float], workers: int) -> Arra
 
 def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> list[Axes]:
     """Draw a column; returns the axes of DBW's ratio, if there is one."""
-    *_, last = column.values()
+    *others, last = column.values()
     last.set_xlabel("virtual seconds")
+    for axes in others:
+        axes.sharex(last)
+        axes.tick_params(labelbottom=False)
     column["loss"].set_title(case.name)
     shown = [(some, one.outcome) for some in series if (one := some.first(case)) and "seconds" in one.outcome.columns]
     if not shown:
@@ -67,6 +78,37 @@ def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) ->
     return [_draw_ratio(column["k"], outcome) for outcome in [one for some, one in shown if some.policy == "dbw"][:1]]
 
 
+def _draw_boxes(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> None:
+    """Box plots over seeds: how accurate models are in the end, and when they were as accurate as they should be."""
+    numbers_of: dict[str, Callable[[Outcome], float | None]] = {
+        "in the end": last_accuracy,
+        "to the target": lambda outcome: seconds_to_accuracy(outcome, case.target_accuracy or 1.0),
+    }
+    for name, axes in column.items():
+        theirs = [(some, [one.outcome for one in some.records if one.run.case == case.name]) for some in series]
+        boxes = [(some, times_of(map(numbers_of[name], outcomes))) for some, outcomes in theirs if outcomes]
+        draw_boxes(axes, [Box(some.label.replace(", ", "\n"), some.colour, found) for some, found in boxes])
+
+
+def last_accuracy(outcome: Outcome) -> float | None:
+    """The last accuracy that was measured."""
+    known = numbers(outcome.columns.get("accuracy"))
+    known = known[np.isfinite(known)]
+    return float(known[-1]) if known.size else None
+
+
+def seconds_to_accuracy(outcome: Outcome, target: float) -> float | None:
+    """When an accuracy was measured first; None if it never was."""
+    accuracy = numbers(outcome.columns.get("accuracy"))
+    reached = np.flatnonzero(accuracy >= target)
+    return float(_began(outcome)[reached[0]]) if reached.size else None
+
+
+def _began(outcome: Outcome) -> Array:
+    """When iterations began. Accuracies are of the parameters that they began with."""
+    return np.concatenate([[0.0], numbers(outcome.columns["seconds"])[:-1]])
+
+
 def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None:
     """The loss; a dot where the target was reached, a cross where training diverged."""
     seconds, ks, losses = (numbers(outcome.columns[name]) for name in ("seconds", "k", "loss"))
@@ -81,9 +123,7 @@ def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None
 
 
 def _draw_accuracy(axes: Axes, some: Series, outcome: Outcome) -> None:
-    """The accuracy of the parameters that an iteration began with: as of the end of the one before."""
-    began = np.concatenate([[0.0], numbers(outcome.columns["seconds"])[:-1]])
-    accuracy = numbers(outcome.columns["accuracy"])
+    began, accuracy = _began(outcome), numbers(outcome.columns["accuracy"])
     known = np.isfinite(accuracy)
     axes.plot(began[known], accuracy[known], color=some.colour, linestyle=some.style, linewidth=1.4)
 
@@ -111,6 +151,11 @@ def _label(first: dict[str, Axes], ratios: Sequence[Axes], workers: int) -> None
     if "accuracy" in first:
         first["accuracy"].set_ylabel("held-out accuracy")
         first["accuracy"].yaxis.set_major_formatter(PercentFormatter(1.0))
+    if "in the end" in first:
+        first["in the end"].set_ylabel("accuracy in the end,\nall seeds")
+        first["in the end"].yaxis.set_major_formatter(PercentFormatter(1.0))
+    if "to the target" in first:
+        first["to the target"].set_ylabel("seconds to the target\naccuracy, all seeds")
     if "k" in first:
         first["k"].set(ylabel="k", ylim=(0, workers + 0.5))
         first["k"].yaxis.set_major_locator(canvas.whole_numbers())

@@ -23,7 +23,7 @@ def draw_knees(found: Mapping[int, Curve], iterations: int, folder: Path) -> lis
             axes.plot(rates, losses, color=colour)
             if curve.knee is not None:
                 axes.plot([curve.knee], [curve.losses[curve.knee]], "o", color=colour)
-        axes.set(xscale="log", xlabel="learning rate η", ylabel=f"training loss after {iterations} iterations")
+        axes.set(xscale="log", xlabel="learning rate η", ylabel=f"training loss, end of {iterations} iterations")
         axes.set_ylim(0, 1.2 * highest)
         legend(figure, [line(f"k = {k}", colour) for k, colour in zip(found, colours, strict=True)])
         return save(figure, folder)

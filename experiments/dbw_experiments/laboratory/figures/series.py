@@ -1,6 +1,6 @@
 """Runs that belong together in a figure, with a name and a colour that are the same everywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -40,9 +40,7 @@ class Series:
 
     def of(self, case: Case) -> "Times":
         """When the target was reached in a case."""
-        reached = [record.outcome.reached for record in self.records if record.run.case == case.name]
-        times = [time for time in reached if time is not None]
-        return Times(times, len(reached) - len(times))
+        return times_of(record.outcome.reached for record in self.records if record.run.case == case.name)
 
     def first(self, case: Case) -> Record | None:
         """The run of the first seed, of those that are there."""
@@ -76,6 +74,22 @@ class Times:
     def rank(self) -> tuple[float, float]:
         """What is smaller is better: first of all, that the target is reached."""
         return self.unreached / max(1, self.runs), fmean(self.seconds) if self.seconds else float("inf")
+
+
+def best_static(records: Iterable[Record]) -> int:
+    """The k of the best static policy, judged by the seeds that all of them have."""
+    reached: dict[int, dict[int, float | None]] = {}
+    for record in records:
+        reached.setdefault(static_k(record.run), {})[record.run.seed] = record.outcome.reached
+    common = set.intersection(*(set(seeds) for seeds in reached.values()))
+    return min(sorted(reached), key=lambda k: times_of(reached[k][seed] for seed in common).rank)
+
+
+def times_of(reached: Iterable[float | None]) -> Times:
+    """When targets were reached; None where one never was."""
+    times = list(reached)
+    seconds = [time for time in times if time is not None]
+    return Times(seconds, len(times) - len(seconds))
 
 
 def series_of(scenario: Scenario, records: Sequence[Record]) -> list[Series]:

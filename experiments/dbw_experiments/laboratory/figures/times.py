@@ -10,7 +10,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from dbw_experiments.laboratory.figures.canvas import INK, legend, line, panels, say, scale, whole_numbers
-from dbw_experiments.laboratory.figures.series import ALL, FURTHER, Series, Times, series_of, static_k
+from dbw_experiments.laboratory.figures.series import (
+    ALL,
+    FURTHER,
+    Series,
+    Times,
+    best_static,
+    series_of,
+    static_k,
+    times_of,
+)
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
@@ -23,7 +32,12 @@ class Static(NamedTuple):
     k: int
     rule: str
     rate: float
-    times: Times
+    records: list[Record]
+
+    @property
+    def times(self) -> Times:
+        """When the target was reached."""
+        return times_of(record.outcome.reached for record in self.records)
 
 
 class Box(NamedTuple):
@@ -46,7 +60,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     grid = panels(figure, 2 if sweeps else 1, len(cases), 2.7, 0.6 + 0.5 * max(map(len, boxes)))
     for axes, case, some in zip(grid[0], cases, boxes, strict=True):
         axes.set_title(case.name)
-        _draw_boxes(axes, some)
+        draw_boxes(axes, some)
     grid[0, 0].set_ylabel(f"time {goal(scenario)} [virtual s]")
     if sweeps:
         for axes, case in zip(grid[1], cases, strict=True):
@@ -83,8 +97,8 @@ def goal(scenario: Scenario) -> str:
 
 
 def _in(case: Case, static: Sequence[Series]) -> list[Static]:
-    firsts = [(some, some.first(case)) for some in static]
-    return [Static(static_k(one.run), some.rule, one.run.rate, some.of(case)) for some, one in firsts if one]
+    theirs = [(some.rule, [one for one in some.records if one.run.case == case.name]) for some in static]
+    return [Static(static_k(some[0].run), rule, some[0].run.rate, some) for rule, some in theirs if some]
 
 
 def _dynamic_boxes(dynamic: Sequence[Series], case: Case) -> list[Box]:
@@ -97,9 +111,10 @@ def _static_boxes(statics: Sequence[Static], rules: dict[str, str], workers: int
     boxes, shown = [], set()
     for rule, colour in rules.items():
         if alike := [some for some in statics if some.rule == rule]:
-            best = min(alike, key=lambda some: some.times.rank)
-            label = f"best:\nk = {best.k}" if best.times.seconds else "best:\nnone"
-            boxes.append(Box(label, colour, best.times))
+            k = best_static(one for some in alike for one in some.records)
+            best = next(some for some in alike if some.k == k)
+            name = f"k = {best.k}" if best.times.seconds else "none"
+            boxes.append(Box(f"best:\n{name}" if len(alike) > 1 else name, colour, best.times))
             shown.add((best.k, best.rate))
     for some in statics:
         if some.k == workers and (some.k, some.rate) not in shown:
@@ -108,7 +123,8 @@ def _static_boxes(statics: Sequence[Static], rules: dict[str, str], workers: int
     return boxes
 
 
-def _draw_boxes(axes: Axes, boxes: Sequence[Box]) -> None:
+def draw_boxes(axes: Axes, boxes: Sequence[Box]) -> None:
+    """Box plots side by side, with every run as a dot."""
     if not boxes:
         say(axes, "no results yet")
         return

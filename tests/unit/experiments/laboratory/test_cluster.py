@@ -146,6 +146,27 @@ def test_of_gradients_that_come_in_the_same_instant_k_are_used_and_the_others_la
         assert told(training.iterate(2)) == (float(version), 1.0, (0, 1), late + used)
 
 
+@WAITING
+@pytest.mark.parametrize("slow", [0, 1])
+def test_of_gradients_that_come_in_the_same_instant_those_of_the_newest_version_come_first(
+    mode: SyncMode, slow: int
+) -> None:
+    """The fast worker ends version 2 at t = 3, when the slow one is done with version 0 and begins with version 3.
+
+    It does not begin with version 2, which ends in that instant, whatever its number is.
+    """
+    training = cluster(f"constant:1 * slowdown:3,workers={slow}", workers=2, mode=mode)
+    assert [told(training.iterate(1))[3] for _ in range(7)] == [
+        [(0, 1 - slow, 1.0)],
+        [(1, 1 - slow, 1.0)],
+        [(2, 1 - slow, 1.0)],
+        [(0, slow, 3.0), (3, 1 - slow, 1.0)],
+        [(4, 1 - slow, 1.0)],
+        [(5, 1 - slow, 1.0)],
+        [(3, slow, 3.0), (6, 1 - slow, 1.0)],
+    ]
+
+
 def test_gradients_that_come_in_the_same_instant_as_the_kth_are_interrupted() -> None:
     training = cluster("constant:1", workers=4, mode=INTERRUPT)
     for version in range(5):

@@ -11,10 +11,12 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
 
-from dbw_experiments.laboratory.learning import Learner, Learnt, Replay
+from dbw_experiments.laboratory.learning import Learner, Learnt, Replay, try_out
 from dbw_experiments.laboratory.runs import Run
 from dbw_ps.model import load_model
+from dbw_runtime.configuration import UsageError
 from dbw_worker.batches import Choice
 from dbw_worker.datasets import Data, default_folder, load
 
@@ -300,3 +302,32 @@ def test_a_learner_begins_the_same_whatever_was_drawn_before() -> None:
     np.random.rand(3)
     assert learnt(RUN) == first
     assert learnt(replace(RUN, seed=8))[0] != first[0]
+
+
+def test_a_run_that_cannot_be_computed_is_refused_before_it_is() -> None:
+    try_out(RUN, CPU)
+    for run, complaint in (
+        (replace(RUN, model="mlpp"), r"model is 'mlpp'; it must be one of mlp"),
+        (replace(RUN, model="mnist-cnn"), "mnist-cnn cannot be trained on digits"),
+        (replace(RUN, batch=500, split=True), "a mini-batch of 500 examples cannot be had from a share of 1/4"),
+        (replace(RUN, dataset="digit"), r"dataset is 'digit'; it must be .* or one of digits, mnist"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            try_out(run, CPU)
+
+
+def test_a_data_set_of_ones_own_is_learnt_from(digits: Data, tmp_path: Path) -> None:
+    """The first hundred of our own, so that it is known what comes out."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch.utils.data import Subset\n"
+        "from dbw_worker.datasets import default_folder, load\n"
+        "def build():\n    return Subset(load('digits', default_folder()).train, range(100))\n"
+    )
+    run = replace(RUN, dataset=f"{file}:build")
+    part = Data(TensorDataset(*(tensor[:100] for tensor in digits.train.tensors)), digits.held_out)
+    plain = Plain(run, part)
+    for workers, found in zip(WHO, learnt(run), strict=True):
+        assert_the_same(found, plain.step(workers))
+    with pytest.raises(UsageError, match="accuracy_every needs held-out examples"):
+        try_out(replace(run, accuracy_every=5), CPU)

@@ -133,7 +133,17 @@ def test_a_torn_line_is_ignored_and_does_not_damage_what_comes_after_it(path: Pa
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b"hello", b"{}", b"\xff\x00", b'{"run":{"model":"mlp"},"outcome":{}}', b"[1]", b'{"run":3,"outcome":4}'],
+    [
+        b"",
+        b"hello",
+        b"{}",
+        b"\xff\x00",
+        b'{"run":{"model":"mlp"},"outcome":{}}',
+        b"[1]",
+        b'{"run":3,"outcome":4}',
+        msgspec.json.encode(RECORDS[1]).replace(b'"mlp"', b'"\xff"'),
+        msgspec.json.encode(RECORDS[1]).replace(b'"seed":1', b'"seed":1,"momentum":0.9'),  # of a later version
+    ],
 )
 def test_lines_that_are_not_understood_are_ignored(path: Path, line: bytes) -> None:
     Results(path).add(RECORDS[:1])
@@ -156,13 +166,14 @@ def test_a_tidy_file_is_the_same_in_whatever_order_it_came_about(path: Path) -> 
         assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_tidying_keeps_what_is_asked_for_only_and_can_be_repeated(path: Path) -> None:
+def test_tidying_puts_first_what_is_asked_for_loses_nothing_and_can_be_repeated(path: Path) -> None:
     results = Results(path)
     results.add([*RECORDS, *RECORDS])
     path.write_bytes(path.read_bytes() + b"torn")
     for _ in range(2):
         Results(path).tidy(RUNS[1:3])
-        assert lines(path) == [msgspec.json.encode(record) + b"\n" for record in RECORDS[1:3]]
+        expected = [*RECORDS[1:3], RECORDS[0], RECORDS[3]]
+        assert lines(path) == [msgspec.json.encode(record) + b"\n" for record in expected]
 
 
 def test_results_can_be_added_after_tidying(path: Path) -> None:

@@ -1,9 +1,12 @@
 """Which runs are computed together. That a bundle's outcomes are those of its runs, see test_training.py."""
 
+from io import StringIO
+
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
-from dbw_experiments.laboratory.runner import bundles
+from dbw_experiments.laboratory.runner import bundles, progress_bar
 from dbw_experiments.laboratory.runs import Run
 from dbw_experiments.laboratory.scenario import load_scenario, names
 
@@ -36,29 +39,39 @@ def test_each_run_is_alone_where_data_are_split(policy: str) -> None:
     assert bundles(runs) == [[run] for run in runs]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(RUN, model="mnist-cnn-small"),
-        replace(RUN, dataset="mnist"),
-        replace(RUN, workers=5),
-        replace(RUN, batch=9),
-        replace(RUN, policy="static:3"),
-        replace(RUN, rate=0.2),
-        replace(RUN, seed=1),
-        replace(RUN, sync_mode="push-interrupt"),
-        replace(RUN, split=True),
-        replace(RUN, target_loss=0.5),
-        replace(RUN, iterations=9),
-        replace(RUN, seconds=9.0),
-        replace(RUN, detail="curves"),
-        replace(RUN, accuracy_every=1),
-        replace(RUN, exact_every=1),
-    ],
-    ids=lambda other: ", ".join(name for name in Run.__struct_fields__ if getattr(RUN, name) != getattr(other, name)),
-)
+OTHERS = [
+    replace(RUN, model="mnist-cnn-small"),
+    replace(RUN, dataset="mnist"),
+    replace(RUN, workers=5),
+    replace(RUN, batch=9),
+    replace(RUN, policy="static:3"),
+    replace(RUN, rate=0.2),
+    replace(RUN, seed=1),
+    replace(RUN, sync_mode="push-interrupt"),
+    replace(RUN, split=True),
+    replace(RUN, target_loss=0.5),
+    replace(RUN, iterations=9),
+    replace(RUN, seconds=9.0),
+    replace(RUN, detail="curves"),
+    replace(RUN, accuracy_every=1),
+    replace(RUN, exact_every=1),
+    replace(RUN, half_life=9.0),
+    replace(RUN, files="a digest"),
+]
+
+
+def differences(other: Run) -> list[str]:
+    return [name for name in Run.__struct_fields__ if getattr(RUN, name) != getattr(other, name)]
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda other: ", ".join(differences(other)))
 def test_runs_are_not_together_that_differ_in_anything_else(other: Run) -> None:
     assert bundles([RUN, other, replace(RUN, delay="constant:1")]) == [[RUN, replace(RUN, delay="constant:1")], [other]]
+
+
+def test_all_that_may_differ_was_tried() -> None:
+    tried = {name for other in OTHERS for name in differences(other)}
+    assert tried | {"case", "delay", "rule"} == set(Run.__struct_fields__)
 
 
 def test_the_first_seed_of_everything_comes_before_the_second_of_anything() -> None:
@@ -92,3 +105,14 @@ def test_no_run_of_a_scenario_is_lost_or_computed_twice(name: str) -> None:
 
 def test_nothing_is_in_no_bundle() -> None:
     assert bundles([]) == []
+
+
+def test_the_time_left_is_told_though_results_are_minutes_apart() -> None:
+    now = 0.0
+    bar = progress_bar(Console(file=StringIO()), lambda: now)
+    bar.add_task("runs", total=10)
+    (task,) = bar.tasks
+    for _ in range(4):
+        now += 300
+        bar.advance(task.id)
+    assert task.time_remaining == pytest.approx(6 * 300, rel=0.01)

@@ -12,7 +12,7 @@ from dbw_ps.decisions import policy_from
 from dbw_worker.delays import parse_delay
 
 HEAD = 'title = "What is compared"\nfigure = "Fig:One"\nplot = "times"\n'
-SETTING = '[setting]\nmodel = "mlp"\ndataset = "digits"\nworkers = 4\nbatch = 8\ndelay = "exp:1"\n'
+SETTING = '[setting]\nmodel = "mlp"\ndataset = "digits"\nworkers = 4\nbatch = 8\ndelay = "exp:1"\ntarget_loss = 0.5\n'
 DBW = '[[compare]]\npolicy = "dbw"\nrule = "largest"\nrate = 0.1\n'
 STATIC = '[[compare]]\npolicy = "static"\nrule = "proportional"\nk = "all"\nrate_per_k = 0.02\n'
 SMALL = HEAD + SETTING + DBW
@@ -58,7 +58,16 @@ def test_there_are_scenarios() -> None:
 def test_a_scenario_of_ones_own_is_read_from_a_file(tmp_path: Path) -> None:
     found = scenario(tmp_path, SMALL + STATIC)
     dbw = Run(
-        model="mlp", dataset="digits", workers=4, batch=8, delay="exp:1", seed=0, policy="dbw", rule="largest", rate=0.1
+        model="mlp",
+        dataset="digits",
+        workers=4,
+        batch=8,
+        delay="exp:1",
+        seed=0,
+        policy="dbw",
+        rule="largest",
+        rate=0.1,
+        target_loss=0.5,
     )
     assert found.name == "mine"
     assert found.runs() == [
@@ -89,9 +98,24 @@ def test_a_trace_is_looked_for_beside_its_scenario(tmp_path: Path, monkeypatch: 
     assert execute([replace(run, iterations=2)], Place(traces=found.folder))[0].seconds == 11.0
 
 
+def test_a_run_is_another_when_its_trace_or_the_file_of_its_model_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace, model = tmp_path / "mine.csv", tmp_path / "mine.py"
+    text = SMALL.replace("exp:1", "trace:mine.csv,scale=2").replace('"mlp"', '"mine.py:build"')
+    found = set()
+    for seconds, size in ((1, 8), (7, 8), (7, 9)):
+        trace.write_text(f"step,worker,seconds\n0,0,{seconds}\n")
+        model.write_text(f"SIZE = {size}\n")
+        found |= {run.files for run in scenario(tmp_path, text).runs()}
+    assert len(found) == 3
+    assert {run.files for run in scenario(tmp_path, SMALL).runs()} == {""}
+
+
 def test_all_settings_reach_the_runs(tmp_path: Path) -> None:
     further = (
-        'seeds = 1\nsync_mode = "pull"\nsplit = true\ntarget_loss = 0.5\niterations = 70\nseconds = 9\n'
+        'seeds = 1\nsync_mode = "pull"\nsplit = true\niterations = 70\nseconds = 9\n'
         'detail = "curves"\naccuracy_every = 5\nexact_every = 6\n'
     )
     (run,) = scenario(tmp_path, HEAD + SETTING + further + DBW).runs()
@@ -157,6 +181,18 @@ WRONG = {
     "wrong delay": (SMALL.replace("exp:1", "expo:1"), "expo:1.*needs to begin with one of none, constant"),
     "wrong trace": (SMALL.replace("exp:1", "trace:nowhere.csv"), "nowhere.csv"),
     "not TOML": (SMALL.replace("[setting]", "[setting"), "line 4"),
+    "no target": (SMALL.replace("target_loss = 0.5\n", ""), '"times" needs a target_loss'),
+    "curves without detail": (SMALL.replace('"times"', '"curves"'), '"curves" needs detail = "curves"'),
+    "durations without estimates": (SMALL.replace('"times"', '"durations"'), "needs detail"),
+    "estimators without exact values": (
+        SMALL.replace('"times"', '"estimators"').replace("batch = 8", 'batch = 8\ndetail = "estimates"'),
+        "needs exact_every",
+    ),
+    "measurements that nobody keeps": (SMALL.replace("batch = 8", "batch = 8\naccuracy_every = 5"), "need detail"),
+    "cases without names": (SMALL + "[[case]]\n[[case]]\nbatch = 9\n", "each case needs a name"),
+    "rates of one rule": (SMALL + DBW.replace("0.1", "0.4"), "a rule, of its own"),
+    "no such case": (SMALL + 'cases = ["a"]\n[[case]]\nname = "b"\n' + DBW, "there is no case 'a'; there are b"),
+    "rates of a policy without k": (SMALL + "rate_per_k = 0.1\n", "neither rates nor rate_per_k"),
     "one policy instead of a list": (SMALL.replace("[[compare]]", "[compare]"), "array.*compare"),
 }
 
