@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from dbw_experiments.laboratory.figures.canvas import Array, matrix, numbers
-from dbw_experiments.laboratory.figures.curves import last_accuracy, smoothed
+from dbw_experiments.laboratory.figures.curves import began, last_accuracy, smoothed
 from dbw_experiments.laboratory.figures.durations import true_durations
 from dbw_experiments.laboratory.figures.estimators import exact
 from dbw_experiments.laboratory.figures.series import Times, best_static, is_static, static_k, times_of
@@ -93,7 +93,8 @@ class Findings:
 
         def leads(k: int) -> bool:
             ours = self._reached(case, f"static:{k}", rule)
-            return all(ours[seed] < theirs[seed] for seed in ours.keys() & theirs.keys())
+            common = ours.keys() & theirs.keys()
+            return bool(common) and all(ours[seed] < theirs[seed] for seed in common)
 
         return _ranges([k for k in sorted({static_k(one.run) for one in self._some_static(case, rule)}) if leads(k)])
 
@@ -125,7 +126,8 @@ class Findings:
 
     def accuracy(self, policy: str, rule: str | None = None) -> str:
         """The last held-out accuracy of the first seed."""
-        return f"{100 * (last_accuracy(self._first('', policy, rule).outcome) or math.nan):.1f} %"
+        found = last_accuracy(self._first("", policy, rule).outcome)
+        return "–" if found is None else f"{100 * found:.1f} %"
 
     def usual_k(self, policy: str, begin: int = 0, end: int | None = None) -> str:
         """The k that were chosen most often in some iterations, with their shares."""
@@ -143,9 +145,9 @@ class Findings:
 
     def first_k_at_most(self, policy: str, k: int, after: float, rule: str | None = None) -> float:
         """When k was first that small, after a time; infinite if it never was."""
-        columns = self._first("", policy, rule).outcome.columns
-        begun = np.concatenate([[0.0], numbers(columns["seconds"])[:-1]])
-        found = begun[(begun > after) & (numbers(columns["k"]) <= k)]
+        outcome = self._first("", policy, rule).outcome
+        begun = began(outcome)
+        found = begun[(begun > after) & (numbers(outcome.columns["k"]) <= k)]
         return float(found[0]) if found.size else math.inf
 
     def _first(self, case: str, policy: str, rule: str | None = None) -> Record:

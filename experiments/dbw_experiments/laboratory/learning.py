@@ -18,7 +18,7 @@ from dbw_ps.norms import squared_norm
 from dbw_ps.optimiser import Optimiser
 from dbw_runtime.configuration import UsageError
 from dbw_worker.batches import Batch, Choice
-from dbw_worker.datasets import NAMES, Data, default_folder, load, load_examples
+from dbw_worker.datasets import NAMES, Data, DataError, default_folder, load, load_examples
 from dbw_worker.evaluation import accuracy
 from dbw_worker.gradients import Gradients
 from dbw_worker.randomness import draws_of, seed_all
@@ -154,7 +154,9 @@ def try_out(run: Run, device: torch.device) -> None:
     try:
         Learner(run, device)
         Learner(replace(run, accuracy_every=0, exact_every=0), device).step([0])
-    except (ValueError, RuntimeError, TypeError) as error:  # what models and losses say to data that do not fit them
+    except (UsageError, DataError):
+        raise
+    except Exception as error:  # models and losses say in many ways that data do not fit them
         raise UsageError(
             f"{run.model} cannot be trained on {run.dataset} with mini-batches of {run.batch}: {error}"
         ) from error

@@ -32,7 +32,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     detail: Literal["summary", "curves", "estimates"] = "summary"  # what is kept of each iteration
     accuracy_every: int = 0  # iterations between measurements; 0: never
     exact_every: int = 0
-    files: str = ""  # a digest of the trace and of the model's file, if it has any
+    files: str = ""  # a digest of its trace and of the files of its model and data set, if it has any
 
     @property
     def ignores_time(self) -> bool:

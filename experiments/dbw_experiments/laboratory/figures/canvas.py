@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from dbw_experiments.laboratory.runs import Column
 
 Style = Literal["-"] | tuple[float, Sequence[float]]  # of lines
-Shared = Literal["none", "row", "col"]
+Shared = Literal["none", "row"]
 Array = npt.NDArray[np.float64]
 
 WIDTH, PIXELS = 10.0, 1600  # inches, of the PNG
@@ -77,11 +77,11 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
 
 def panels(
-    figure: Figure, rows: int, columns: int, height: float, least: float = 2.6, x: Shared = "none", y: Shared = "none"
+    figure: Figure, rows: int, columns: int, height: float, least: float = 2.6, y: Shared = "none"
 ) -> "np.ndarray[Any, Any]":
     """A grid of axes, each so many inches high and at least so many wide."""
     figure.set_size_inches(max(WIDTH, least * columns), 1.0 + height * rows)
-    return figure.subplots(rows, columns, squeeze=False, sharex=x, sharey=y)
+    return figure.subplots(rows, columns, squeeze=False, sharey=y)
 
 
 def legend(figure: Figure, handles: Sequence[Artist], title: str | None = None) -> None:

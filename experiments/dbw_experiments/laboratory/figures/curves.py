@@ -101,10 +101,10 @@ def seconds_to_accuracy(outcome: Outcome, target: float) -> float | None:
     """When an accuracy was measured first; None if it never was."""
     accuracy = numbers(outcome.columns.get("accuracy"))
     reached = np.flatnonzero(accuracy >= target)
-    return float(_began(outcome)[reached[0]]) if reached.size else None
+    return float(began(outcome)[reached[0]]) if reached.size else None
 
 
-def _began(outcome: Outcome) -> Array:
+def began(outcome: Outcome) -> Array:
     """When iterations began. Accuracies are of the parameters that they began with."""
     return np.concatenate([[0.0], numbers(outcome.columns["seconds"])[:-1]])
 
@@ -123,9 +123,9 @@ def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None
 
 
 def _draw_accuracy(axes: Axes, some: Series, outcome: Outcome) -> None:
-    began, accuracy = _began(outcome), numbers(outcome.columns["accuracy"])
+    seconds, accuracy = began(outcome), numbers(outcome.columns["accuracy"])
     known = np.isfinite(accuracy)
-    axes.plot(began[known], accuracy[known], color=some.colour, linestyle=some.style, linewidth=1.4)
+    axes.plot(seconds[known], accuracy[known], color=some.colour, linestyle=some.style, linewidth=1.4)
 
 
 def _draw_choices(axes: Axes, some: Series, outcome: Outcome) -> None:

@@ -338,3 +338,7 @@ def test_a_k_that_does_not_always_reach_the_target_is_not_faster(written: Writte
         reaching("static:3", "proportional", [90.0] * 3),
     )
     assert found.faster(CASE, "proportional", "dbw") == "3"
+
+
+def test_nobody_is_faster_than_a_policy_of_which_nothing_is_known(written: Written) -> None:
+    assert written(reaching("static:1", "proportional", [1.0])).faster(CASE, "proportional", "dbw") == "none"

@@ -304,11 +304,14 @@ def test_a_learner_begins_the_same_whatever_was_drawn_before() -> None:
     assert learnt(replace(RUN, seed=8))[0] != first[0]
 
 
-def test_a_run_that_cannot_be_computed_is_refused_before_it_is() -> None:
+def test_a_run_that_cannot_be_computed_is_refused_before_it_is(tmp_path: Path) -> None:
     try_out(RUN, CPU)
+    narrow = tmp_path / "narrow.py"
+    narrow.write_text("from torch import nn\ndef build():\n    return nn.Linear(64, 2)\n")  # classes, of ten
     for run, complaint in (
         (replace(RUN, model="mlpp"), r"model is 'mlpp'; it must be one of mlp"),
         (replace(RUN, model="mnist-cnn"), "mnist-cnn cannot be trained on digits"),
+        (replace(RUN, model=f"{narrow}:build"), "cannot be trained on digits .*out of bounds"),
         (replace(RUN, batch=500, split=True), "a mini-batch of 500 examples cannot be had from a share of 1/4"),
         (replace(RUN, dataset="digit"), r"dataset is 'digit'; it must be .* or one of digits, mnist"),
     ):
