@@ -15,6 +15,8 @@ from dbw_controller.events import Arrivals
 
 # Arrivals of iterations that are further away from the next one to end are ignored.
 REMEMBERED_ITERATIONS = 1024
+# How many entries may come before those that are too far away are looked for. All are in every snapshot.
+FORGET_EVERY = 128
 
 
 class Sample(NamedTuple):
@@ -55,6 +57,7 @@ class ArrivalLog:
     def __init__(self) -> None:
         self._entries: dict[int, Entry] = {}
         self._waiting: dict[int, list[tuple[int, Array]]] = {}  # ranks and times of arrivals whose h is not known yet
+        self._room = FORGET_EVERY  # for entries
         self._next = 0  # the iteration after the last one that ended
         self._center = 0  # arrivals of iterations near this one are taken in; it moves as soon as an end is reported
         self.ended_without_late = 0  # iterations that did not wait for all workers, since any worker was late
@@ -84,9 +87,12 @@ class ArrivalLog:
         entry = self._entry(arrivals.iteration)
         if entry is None:
             return []
+        seconds = arrivals.seconds
+        if arrivals.preceding + len(seconds) > most:
+            seconds = seconds[: max(most - arrivals.preceding, 0)]
         late_before = entry.late
-        fresh = _fresh(entry, arrivals.preceding, arrivals.seconds[: max(most - arrivals.preceding, 0)])
-        if fresh:
+        fresh = _fresh(entry, arrivals.preceding, seconds)
+        if fresh and entry.k is not None:
             self._notice_late(entry, late_before)
         if entry.previous_k is not None:
             return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
@@ -99,14 +105,14 @@ class ArrivalLog:
         self._next = self._center = iteration + 1
         entry = self._entry(iteration)
         assert entry is not None, "the iteration before the next one is near"
-        late_before = entry.late
         entry.k = k
         self.ended_without_late += k < live_workers
-        self._notice_late(entry, late_before)
-        for hopeless in [i for i in self._waiting if i < self._next]:
-            del self._waiting[hopeless]
-        if len(self._entries) > 3 * REMEMBERED_ITERATIONS:
+        self._notice_late(entry, 0)
+        if self._waiting:
+            self._waiting = {i: waiting for i, waiting in self._waiting.items() if i >= self._next}
+        if len(self._entries) > self._room:
             self._entries = {i: entry for i, entry in self._entries.items() if self._is_near(i)}
+            self._room = len(self._entries) + FORGET_EVERY
         return self.learn_previous_k(self._next, k)
 
     def _entry(self, iteration: int) -> Entry | None:

@@ -39,6 +39,13 @@ def first_wrong(seconds: Column) -> int:
     return -1
 
 
+def _copied(seconds: Sequence[float] | Array) -> Array:
+    """The same times in an array of their own: the caller's may change, and these may have to wait."""
+    if len(seconds) < 64:  # so many are faster one by one than NumPy finds out where they are
+        return np.fromiter(seconds, float, len(seconds))
+    return np.array(seconds, float)
+
+
 class Arrivals(Struct, frozen=True, eq=False):
     """When gradients of one iteration's parameters arrived, in order of arrival; `preceding` had arrived before."""
 
@@ -51,7 +58,7 @@ class Arrivals(Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         convert(self, "arrivals", self._kinds)
-        seconds = np.array(self.seconds, float)  # a copy: the caller's may change, and these may have to wait
+        seconds = _copied(self.seconds)
         require(seconds.ndim == 1, "arrivals.seconds", self.seconds, "a list of numbers")
         wrong = first_wrong(column(seconds))
         if wrong >= 0:

@@ -4,7 +4,8 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 """
 
 import math
-from collections.abc import Iterator
+from functools import cache
+from itertools import compress
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -34,8 +35,6 @@ STATE_VERSION = 1
 REMEMBERED_DECISIONS = 64
 # After so many iterations some late worker should have been heard of.
 LATE_ITERATIONS = 100
-# What arrivals tell, not summaries.
-TOLD_BY_ARRIVALS = frozenset({Input.WORKER_NUMBERS})
 
 
 class Ended(NamedTuple):
@@ -79,7 +78,8 @@ class Job:
         self._before_last: Ended | None = None
         self._first_loss: float | None = None
         self._loss: float | None = None
-        self._missing: set[Input] = set()
+        self._missing: frozenset[Input] = frozenset()  # what the last summary did not tell
+        self._numbered = True  # whether the last arrivals told their workers' numbers
         self._decisions: dict[int, Decision] = {}
         self._decide()
 
@@ -148,10 +148,7 @@ class Job:
         for arrivals in report.arrivals:
             self._begin_idle(arrivals.iteration)
             self._add(self._log.arrive(arrivals, self.durations.workers))
-            if arrivals.workers is None:
-                self._missing.add(Input.WORKER_NUMBERS)
-            else:
-                self._missing.discard(Input.WORKER_NUMBERS)
+            self._numbered = arrivals.workers is not None
         new = summary is not None and summary.iteration >= self._iteration
         if summary is not None and new:
             self._end(summary)
@@ -175,8 +172,7 @@ class Job:
             self._loss = loss
             self._first_loss = loss if self._first_loss is None else self._first_loss
         self._before_last, self._last = self._last, Ended(summary.iteration, summary.k, loss)
-        self._missing &= TOLD_BY_ARRIVALS
-        self._missing.update(_missing_from(summary))
+        self._missing = _missing_from(summary)
         self._iteration = summary.iteration + 1
         self.learnt_iterations += 1
 
@@ -185,7 +181,7 @@ class Job:
         return self._iteration + self._time_offset
 
     def _add(self, samples: list[Sample]) -> None:
-        if samples:
+        if samples and self.membership.live_workers != self._sampled_workers:
             self._discount()
         for sample in samples:
             if sample.h <= self.durations.workers:
@@ -253,11 +249,14 @@ class Job:
     def _missing_inputs(self) -> frozenset[Input]:
         if self.learnt_iterations == 0:
             return frozenset()
-        missing = self._missing
+        missing = self._untold()
         interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT  # nobody finishes late
         if not interrupted and self._log.ended_without_late > LATE_ITERATIONS:
             missing = missing | {Input.LATE_ARRIVALS}
         return self.spec.policy.inputs & missing
+
+    def _untold(self) -> frozenset[Input]:
+        return self._missing if self._numbered else self._missing | {Input.WORKER_NUMBERS}
 
     def learnt(self) -> dict[str, Any]:
         """What the job has learnt, as plain data: for another job to adopt, or this one after a loss."""
@@ -304,7 +303,7 @@ class Job:
             "time_offset": self._time_offset,
             "log": self._log.snapshot(),
             "ended": [ended and list(ended) for ended in (self._before_last, self._last)],
-            "missing": sorted(item.name for item in self._missing),
+            "missing": sorted(item.name for item in self._untold()),
             "decisions": [decision.as_plain() for decision in self._decisions.values()],
             "learnt": self.learnt(),
         }
@@ -322,7 +321,8 @@ class Job:
             job._time_offset = plain.integer(snapshot["time_offset"])
             job._log.restore(snapshot["log"])
             job._before_last, job._last = (plain.optional(Ended.from_plain, ended) for ended in snapshot["ended"])
-            job._missing = {Input[name] for name in snapshot["missing"]}
+            untold = frozenset(Input[name] for name in snapshot["missing"])
+            job._missing, job._numbered = untold - {Input.WORKER_NUMBERS}, Input.WORKER_NUMBERS not in untold
             job._learn(snapshot["learnt"])
             decisions = [Decision.from_plain(decision) for decision in snapshot["decisions"]]
             job._decisions = {decision.iteration: decision for decision in decisions}
@@ -334,16 +334,20 @@ def _if_of(iteration: int, ended: Ended | None) -> Ended | None:
     return ended if ended is not None and ended.iteration == iteration else None
 
 
-def _missing_from(summary: IterationSummary) -> Iterator[Input]:
+def _missing_from(summary: IterationSummary) -> frozenset[Input]:
     moments = summary.moments
-    if summary.loss is None:
-        yield Input.LOSS
-    if summary.learning_rate is None:
-        yield Input.LEARNING_RATE
-    if moments is None or (summary.k > 1 and moments.sum_squared_norms is None and moments.variance is None):
-        yield Input.MOMENTS
-    if moments is None or moments.within_worker_variance is None:
-        yield Input.WITHIN_WORKER_VARIANCE
+    return _inputs(
+        summary.loss is None,
+        summary.learning_rate is None,
+        moments is None or (summary.k > 1 and moments.sum_squared_norms is None and moments.variance is None),
+        moments is None or moments.within_worker_variance is None,
+    )
+
+
+@cache  # of sixteen sets, so that none is made for every decision
+def _inputs(loss: bool, learning_rate: bool, moments: bool, within_worker_variance: bool) -> frozenset[Input]:
+    inputs = (Input.LOSS, Input.LEARNING_RATE, Input.MOMENTS, Input.WITHIN_WORKER_VARIANCE)
+    return frozenset(compress(inputs, (loss, learning_rate, moments, within_worker_variance)))
 
 
 def _require_version(state: dict[str, Any]) -> None:

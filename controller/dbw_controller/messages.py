@@ -87,9 +87,8 @@ def report_from(
 
 def _arrivals_from(index: int, message: iteration_pb2.Arrivals) -> Arrivals:
     try:
-        seconds: Any = message.seconds
-        array = seconds.__array__()  # as NumPy would do, once it has tried everything else
-        return Arrivals(message.iteration, array, message.preceding, message.workers or None)
+        seconds: Any = message.seconds  # which becomes an array
+        return Arrivals(message.iteration, seconds, message.preceding, message.workers or None)
     except InvalidValueError as error:
         field = error.field.replace("arrivals", f"arrivals[{index}]", 1)
         raise InvalidValueError(field, error.value, error.rule) from None
@@ -102,28 +101,30 @@ def membership_from(message: iteration_pb2.Membership) -> Membership:
 
 def summary_from(message: iteration_pb2.IterationSummary) -> IterationSummary:
     """An iteration that ended."""
-    effective = _given(message, "effective_learning_rate")
+    has = message.HasField
+    rate = message.learning_rate if has("learning_rate") else None
     return IterationSummary(
         iteration=message.iteration,
         k=message.k,
         duration_seconds=message.duration_seconds,
-        loss=_given(message, "loss"),
-        learning_rate=_given(message, "learning_rate") if effective is None else effective,
-        moments=_moments_from(message.moments) if message.HasField("moments") else None,
-        previous_k=_given(message, "previous_k"),
+        loss=message.loss if has("loss") else None,
+        learning_rate=message.effective_learning_rate if has("effective_learning_rate") else rate,
+        moments=_moments_from(message.moments) if has("moments") else None,
+        previous_k=message.previous_k if has("previous_k") else None,
         end_cause=_member(END_CAUSE_OF, "summary.end_cause", message.end_cause),
         fallback=message.fallback,
-        published_seconds=_given(message, "published_seconds"),
+        published_seconds=message.published_seconds if has("published_seconds") else None,
         lost_gradients=message.lost_gradients,
     )
 
 
 def _moments_from(message: iteration_pb2.GradientMoments) -> GradientMoments:
-    within = _given(message, "within_worker")
+    has = message.HasField
+    within = message.within_worker if has("within_worker") else None
     return GradientMoments(
         mean_squared_norm=message.mean_squared_norm,
-        sum_squared_norms=_given(message, "sum_squared_norms"),
-        variance=_given(message, "variance"),
+        sum_squared_norms=message.sum_squared_norms if has("sum_squared_norms") else None,
+        variance=message.variance if has("variance") else None,
         within_worker_variance=None if within is None else within.variance,
         degrees_of_freedom=0 if within is None else within.degrees_of_freedom,
     )

@@ -57,23 +57,23 @@ class Record:
         self.decision = self.job.decision()
         self._lock = asyncio.Lock()
         self._nonce, self._sessions = secrets.token_hex(8), 0
+        self._session: str | None = None
         self._recent: deque[Event] = deque(maxlen=RECENT_REPORTS)
         self._recent_rows = 0
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
         self._sessions += 1
-        return f"{self._nonce}-{self._sessions}"
+        self._session = f"{self._nonce}-{self._sessions}"
+        return self._session
 
     def require_session(self, session: str) -> None:
         """Refuse a report of any but the current session of a job that is still there."""
-        nonce, _, number = session.partition("-")
         if self.ended:
             raise JobNotFoundError(self.name)
-        if nonce != self._nonce or not number.isdecimal():
-            raise SessionNotFoundError(self.name)
-        if int(number) != self._sessions:
-            raise SessionReplacedError(self.name)
+        if session != self._session:
+            replaced = session.startswith(f"{self._nonce}-")
+            raise SessionReplacedError(self.name) if replaced else SessionNotFoundError(self.name)
 
     def happened(self, event: Event) -> None:
         """Keep a report for those who ask what is wrong with it, as long as there is room."""
@@ -99,6 +99,11 @@ class Record:
             diagnosis.observe(event.report, event.asked, event.answer, event.membership)
         return diagnosis
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody uses the job, and it is quick enough to be used in the event loop."""
+        return not (self.slow or self._lock.locked())
+
     async def run(
         self, function: Callable[[], T], then: Callable[[T], object] | None = None, in_thread: bool = False
     ) -> T:
@@ -106,7 +111,7 @@ class Record:
 
         `then` is called in the event loop with the result, even if the caller has gone away meanwhile.
         """
-        if not (in_thread or self.slow or self._lock.locked()):
+        if self.is_free and not in_thread:
             result = function()
             if then is not None:
                 then(result)

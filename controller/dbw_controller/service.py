@@ -101,7 +101,7 @@ class ControllerService:
         call.job = request.job
         if not request.HasField("membership"):
             raise InvalidValueError("membership", None, "given: the workers that are alive")
-        self._require_room(request)
+        self._require_room(request.membership)
         membership = messages.membership_from(request.membership)
         iteration = request.iteration if request.HasField("iteration") else None
         try:
@@ -153,15 +153,23 @@ class ControllerService:
 
     async def _take(self, record: Record, request: AnyReport) -> DecisionMessage | None:
         begin = time.perf_counter()
-        self._require_room(request)
+        if request.HasField("membership"):
+            self._require_room(request.membership)
+        if (batches := len(request.arrivals)) > MOST_BATCHES:
+            text = f"a report may have {MOST_BATCHES} messages of arrivals, not {batches}; send several"
+            raise LimitReachedError("arrivals", text)
         report = messages.report_from(request)
         if (saving := self._jobs.must_wait(record)) is not None:
             await asyncio.shield(saving)
-        taken = await record.run(
-            partial(self._learn, record, request.session, report, begin),
-            # What only those who watch need is done once the answer is on its way.
-            then=lambda taken: self._loop.call_soon(self._account, record, request, report, taken),
-        )
+        # What only those who watch need is done once the answer is on its way.
+        if record.is_free:
+            taken = self._learn(record, request.session, report, begin)
+            self._loop.call_soon(self._account, record, request, report, taken)
+        else:
+            taken = await record.run(
+                partial(self._learn, record, request.session, report, begin),
+                then=partial(self._account, record, request, report),
+            )
         if taken.decision is None:
             return None
         return messages.decision_message(taken.decision, getattr(request, "include_estimates", False))
@@ -193,17 +201,12 @@ class ControllerService:
                 record.watchers.tell(partial(messages.watch_message, record, request.summary))
         self._jobs.changed(record, int(new))
 
-    def _require_room(self, request: AnyReport | pb.CreateJobRequest) -> None:
-        """Refuse what is so large that others would have to wait for it."""
-        most = self._limits.workers
-        if request.HasField("membership") and _size(request.membership) > most:
-            asked = _size(request.membership)
-            raise LimitReachedError(
-                "max_workers", f"a job may have {most} workers here, not {asked}; see --max-workers"
-            )
-        if not isinstance(request, pb.CreateJobRequest) and len(request.arrivals) > MOST_BATCHES:
-            text = f"a report may have {MOST_BATCHES} messages of arrivals, not {len(request.arrivals)}; send several"
-            raise LimitReachedError("arrivals", text)
+    def _require_room(self, membership: MembershipMessage) -> None:
+        """Refuse a job that is so large that others would have to wait for it."""
+        most, asked = self._limits.workers, max(membership.live_workers, len(membership.workers))
+        if asked > most:
+            text = f"a job may have {most} workers here, not {asked}; see --max-workers"
+            raise LimitReachedError("max_workers", text)
 
     async def get_decision(self, request: pb.GetDecisionRequest, call: Call) -> pb.GetDecisionResponse:
         """Look a decision up."""
@@ -290,10 +293,6 @@ class ControllerService:
     def _adopt(self, record: Record, session: str, header: pb.JobStateHeader, data: bytes) -> None:
         record.require_session(session)  # much may have happened during the upload
         record.decision = import_state(record.job, header, data)
-
-
-def _size(membership: MembershipMessage) -> int:
-    return max(membership.live_workers, len(membership.workers))
 
 
 def _differences(there: JobSpec, asked: JobSpec) -> str:

@@ -82,8 +82,8 @@ class Call:
 
     async def read(self, kind: type[MessageType]) -> MessageType | None:
         """The next request of a stream; None after the last one."""
-        data = await self.read_bytes()
-        return None if data is None else parsed(kind, data)
+        data = await self.wait(self._context.read())
+        return None if data is grpc.aio.EOF else parsed(kind, data)
 
     async def read_bytes(self) -> bytes | None:
         """The next request of a stream as it came; None after the last one."""

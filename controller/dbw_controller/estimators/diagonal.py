@@ -13,17 +13,18 @@ def diagonal_bounds(grid: Grid, shortest: Column, longest: Column) -> None:
     The value at (k, k) is at least that of every sampled (h, j) with j ≤ k, j ≤ h, and at most that of every sampled
     one with j ≥ k, j ≥ h. Where there is none, the bound is −1 or infinity.
     """
-    size, weight, value = grid.size, grid.weight, grid.value
+    size, value = grid.size, grid.value
     bound = -1.0  # by rows up to k
     above = size  # the last of them
     for k in range(size):
+        column = -1
         if grid.extent[k] > 0:
             above = k
             column = _last_sampled(grid, k, k)
             if column >= 0:
                 bound = max(bound, value[k * size + column])
         shortest[k] = bound
-        row = grid.next_row[above] if weight[k * size + k] == 0.0 else size
+        row = size if column == k else grid.next_row[above]
         while row < size:
             column = _last_sampled(grid, row, k)
             if column >= 0:
@@ -35,13 +36,14 @@ def diagonal_bounds(grid: Grid, shortest: Column, longest: Column) -> None:
     bound = math.inf  # by rows from k on
     beneath = size  # the first of them
     for k in range(size - 1, -1, -1):
+        column = size
         if grid.extent[k] > 0:
             beneath = k
             column = _first_sampled(grid, k, k)
             if column < size:
                 bound = min(bound, value[k * size + column])
         longest[k] = max(bound, shortest[k])  # they may cross by rounding
-        row = grid.previous_row[beneath] if weight[k * size + k] == 0.0 else size
+        row = size if column == k else grid.previous_row[beneath]
         while row < size:
             column = _first_sampled(grid, row, k)
             if column < size:

@@ -108,10 +108,10 @@ class DurationEstimator:
     def add(self, h: int, first: int, seconds: Array, time: float) -> None:
         """Add samples t_{h,first}, t_{h,first+1}, … of an iteration; `time` counts iterations and gives them weight."""
         seconds = np.ascontiguousarray(seconds, float)
-        last = first + len(seconds) - 1
-        if not (1 <= h <= self.workers and first >= 1 and last <= self.workers):
-            raise InvalidValueError("samples", f"t_{h},{first} … t_{h},{last}", f"of 1 to {self.workers} workers")
-        if len(seconds):
+        last, workers = first + len(seconds) - 1, self._grid.size
+        if not (1 <= h <= workers and first >= 1 and last <= workers):
+            raise InvalidValueError("samples", f"t_{h},{first} … t_{h},{last}", f"of 1 to {workers} workers")
+        if last >= first:
             kernels().add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
             self._estimate = None
 
@@ -143,13 +143,13 @@ class DurationEstimator:
     def estimate(self) -> Durations:
         """T̂_k for all k, with its bounds."""
         if self._estimate is None:
+            grid, use = self._grid, kernels()
             if self._solver is Solver.EXACT:
-                kernels().settle(self._grid)
+                use.settle(grid)
             else:
                 self._solve_by_reference()
-            seconds, shortest, longest = reals(self.workers), reals(self.workers), reals(self.workers)
-            midpoint = self._unsampled is UnsampledDuration.MIDPOINT
-            kernels().diagonal_durations(self._grid, midpoint, seconds, shortest, longest)
+            seconds, shortest, longest = reals(grid.size), reals(grid.size), reals(grid.size)
+            use.diagonal_durations(grid, self._unsampled is UnsampledDuration.MIDPOINT, seconds, shortest, longest)
             self._estimate = Durations(np.asarray(seconds), np.asarray(shortest), np.asarray(longest))
         return self._estimate
 
