@@ -35,11 +35,6 @@ class Entry(Struct):
     k: int | None = None  # None while it has not ended
     ranks: int = 0  # bit i−1: the i-th arrival has been reported
 
-    @property
-    def late(self) -> int:
-        """How many of its arrivals are known not to have been waited for."""
-        return 0 if self.k is None else (self.ranks >> self.k).bit_count()
-
     def as_plain(self) -> list[Any]:
         """The entry as plain data."""
         return [self.previous_k, self.k, f"{self.ranks:x}"]
@@ -90,10 +85,10 @@ class ArrivalLog:
         seconds = arrivals.seconds
         if arrivals.preceding + len(seconds) > most:
             seconds = seconds[: max(most - arrivals.preceding, 0)]
-        late_before = entry.late
+        before = entry.ranks
         fresh = _fresh(entry, arrivals.preceding, seconds)
-        if fresh and entry.k is not None:
-            self._notice_late(entry, late_before)
+        if entry.k is not None:
+            self._notice_late(entry.k, entry.ranks ^ before)
         if entry.previous_k is not None:
             return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
         if arrivals.iteration >= self._next:  # its summary may still tell
@@ -107,7 +102,7 @@ class ArrivalLog:
         assert entry is not None, "the iteration before the next one is near"
         entry.k = k
         self.ended_without_late += k < live_workers
-        self._notice_late(entry, 0)
+        self._notice_late(k, entry.ranks)
         if self._waiting:
             self._waiting = {i: waiting for i, waiting in self._waiting.items() if i >= self._next}
         if len(self._entries) > self._room:
@@ -125,10 +120,11 @@ class ArrivalLog:
             entry = self._entries[iteration] = Entry(previous_k=before.k if before else None)
         return entry
 
-    def _notice_late(self, entry: Entry, late_before: int) -> None:
-        if late := entry.late:
+    def _notice_late(self, k: int, ranks: int) -> None:
+        """Count those of an iteration's arrivals that were not waited for."""
+        if late := ranks >> k:
             self.ended_without_late = 0
-            self.late_arrivals += late - late_before
+            self.late_arrivals += late.bit_count()
 
     def _is_near(self, iteration: int) -> bool:
         return abs(iteration - self._center) <= REMEMBERED_ITERATIONS

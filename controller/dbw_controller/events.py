@@ -43,7 +43,9 @@ def _copied(seconds: Sequence[float] | Array) -> Array:
     """The same times in an array of their own: the caller's may change, and these may have to wait."""
     if len(seconds) < 64:  # so many are faster one by one than NumPy finds out where they are
         return np.fromiter(seconds, float, len(seconds))
-    return np.array(seconds, float)
+    array = np.array(seconds, float)
+    require(array.ndim == 1, "arrivals.seconds", seconds, "a list of numbers")
+    return array
 
 
 class Arrivals(Struct, frozen=True, eq=False):
@@ -59,7 +61,6 @@ class Arrivals(Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         convert(self, "arrivals", self._kinds)
         seconds = _copied(self.seconds)
-        require(seconds.ndim == 1, "arrivals.seconds", self.seconds, "a list of numbers")
         wrong = first_wrong(column(seconds))
         if wrong >= 0:
             raise InvalidValueError("arrivals.seconds", float(seconds[wrong]), f"between 0 and {MAX_SECONDS:g}")

@@ -6,9 +6,11 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 import math
 from functools import cache
 from itertools import compress
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from dbw_controller import plain
 from dbw_controller.arrival_log import ArrivalLog, Sample
@@ -37,7 +39,7 @@ REMEMBERED_DECISIONS = 64
 LATE_ITERATIONS = 100
 
 
-class Ended(NamedTuple):
+class Ended(Struct, frozen=True):
     """An iteration that ended."""
 
     iteration: int
@@ -146,7 +148,8 @@ class Job:
         if report.membership is not None:
             self.durations.grow(report.membership.live_workers)  # arrivals may be of workers that it tells of
         for arrivals in report.arrivals:
-            self._begin_idle(arrivals.iteration)
+            if arrivals.iteration == self._idle_at:
+                self._begin_idle()
             self._add(self._log.arrive(arrivals, self.durations.workers))
             self._numbered = arrivals.workers is not None
         new = summary is not None and summary.iteration >= self._iteration
@@ -158,13 +161,14 @@ class Job:
             return None
         return self._decide() if new else self.decision()
 
-    def _begin_idle(self, iteration: int) -> None:
+    def _begin_idle(self) -> None:
         """Where all workers were idle at the beginning, that is as if all had been waited for."""
-        if iteration == self._idle_at == self._iteration and self.membership.live_workers > 0:
-            self._add(self._log.learn_previous_k(iteration, self.membership.live_workers))
+        if self._idle_at == self._iteration and self.membership.live_workers > 0:
+            self._add(self._log.learn_previous_k(self._iteration, self.membership.live_workers))
 
     def _end(self, summary: IterationSummary) -> None:
-        self._begin_idle(summary.iteration)
+        if summary.iteration == self._idle_at:
+            self._begin_idle()
         self._add(self._log.end(summary.iteration, summary.k, self.membership.live_workers))
         self.gain.observe(summary)
         loss = summary.loss if summary.loss is not None and math.isfinite(summary.loss) else None
@@ -302,7 +306,7 @@ class Job:
             "idle_at": self._idle_at,
             "time_offset": self._time_offset,
             "log": self._log.snapshot(),
-            "ended": [ended and list(ended) for ended in (self._before_last, self._last)],
+            "ended": [ended and list(astuple(ended)) for ended in (self._before_last, self._last)],
             "missing": sorted(item.name for item in self._untold()),
             "decisions": [decision.as_plain() for decision in self._decisions.values()],
             "learnt": self.learnt(),

@@ -1,6 +1,6 @@
 """Between the messages of the contract and what the controller works with, in both directions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TypeVar
@@ -81,17 +81,23 @@ def report_from(
     summary = None
     if not isinstance(request, controller_pb2.ReportRequest) and request.HasField("summary"):
         summary = summary_from(request.summary)
-    membership = membership_from(request.membership) if request.HasField("membership") else None
-    return Report([_arrivals_from(i, item) for i, item in enumerate(request.arrivals)], summary, membership)
+    return Report(
+        arrivals=_arrivals_from(request.arrivals),
+        summary=summary,
+        membership=membership_from(request.membership) if request.HasField("membership") else None,
+    )
 
 
-def _arrivals_from(index: int, message: iteration_pb2.Arrivals) -> Arrivals:
+def _arrivals_from(batches: Iterable[iteration_pb2.Arrivals]) -> list[Arrivals]:
+    arrivals = []
     try:
-        seconds: Any = message.seconds  # which becomes an array
-        return Arrivals(message.iteration, seconds, message.preceding, message.workers or None)
+        for message in batches:
+            seconds: Any = message.seconds  # which becomes an array
+            arrivals.append(Arrivals(message.iteration, seconds, message.preceding, message.workers or None))
     except InvalidValueError as error:
-        field = error.field.replace("arrivals", f"arrivals[{index}]", 1)
+        field = error.field.replace("arrivals", f"arrivals[{len(arrivals)}]", 1)
         raise InvalidValueError(field, error.value, error.rule) from None
+    return arrivals
 
 
 def membership_from(message: iteration_pb2.Membership) -> Membership:

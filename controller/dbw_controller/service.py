@@ -6,7 +6,8 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Decision as DecisionMessage
@@ -39,7 +40,7 @@ LONGEST_IN_LOOP = 0.002
 MOST_BATCHES = 4096
 
 
-class Taken(NamedTuple):
+class Taken(Struct, frozen=True):
     """What became of a report."""
 
     before: Decision  # the newest decision before it
