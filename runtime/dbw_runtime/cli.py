@@ -25,6 +25,7 @@ COMMANDS = {
     "watch": Command("dbw_controller.commands:watch", "show a job's decisions as they are made", "controller"),
     "why": Command("dbw_controller.commands:why", "explain one decision of a job", "controller"),
     "delete": Command("dbw_controller.commands:delete", "delete a job and all that it has learnt", "controller"),
+    "health": Command("dbw_runtime.health_command:main", "ask a server whether it is ready", "controller"),
 }
 USAGE = "\n".join(
     [
