@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 
 import grpc
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -164,7 +164,6 @@ class BuildInfo(Collector):
 def registry_of(jobs: Jobs, by_worker: bool) -> CollectorRegistry:
     """All that the controller exports."""
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
     registry.register(BuildInfo())
     registry.register(JobCollector(jobs, by_worker))
     return registry

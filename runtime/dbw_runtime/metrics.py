@@ -2,7 +2,7 @@
 
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
 from dbw_runtime.configuration import WrongValueError
 
@@ -16,9 +16,11 @@ def split_address(name: str, address: str) -> tuple[str, int]:
 
 
 def serve_metrics(address: str, registry: CollectorRegistry) -> WSGIServer:
-    """Serve metrics at an address; raises OSError if it is taken."""
+    """Serve metrics at an address, and what the process itself takes; raises OSError if the address is taken."""
     host, port = split_address("metrics_listen", address)
     try:
-        return start_http_server(port, host, registry)[0]
+        server, _ = start_http_server(port, host, registry)
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error}") from error
+    ProcessCollector(registry=registry)
+    return server

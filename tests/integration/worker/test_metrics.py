@@ -21,7 +21,7 @@ def test_a_worker_counts_what_it_does_and_how_long_that_takes() -> None:
     ):
         wait_until(lambda: counted.outcomes().get("used") == 6)  # and waits for the other one
         found = {family.name: family for family in families(counted.metrics())}
-    assert all(name.startswith("dbw_worker_") for name in found)
+    assert all(name.startswith(("dbw_worker_", "process_")) for name in found)
     values = {
         (sample.name, sample.labels.get("outcome")): sample.value
         for family in found.values()
