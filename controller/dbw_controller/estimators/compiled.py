@@ -4,10 +4,16 @@ A kernel is a function on columns of numbers, in plain Python. With numba it is 
 machine code is kept in a cache beside the source; columns are NumPy arrays then. Without, the same function runs as it
 is, on lists, whose items Python reads faster than those of arrays. Kernels that call each other belong in one file: the
 cache notices a change of the caller's file only. Where options change here, it has to be deleted.
+
+A container image has machine code in a folder of its own, `DBW_KERNELS`, and no place to write beside the source. numba
+uses no cache that it cannot write to, so what is in that folder is copied to a temporary one.
 """
 
+import atexit
 import importlib
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -27,6 +33,10 @@ except ImportError:
     COMPILED = False
 else:
     COMPILED = True
+    if ready_made := os.environ.get("DBW_KERNELS"):
+        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="dbw-kernels-")
+        shutil.copytree(ready_made, numba.config.CACHE_DIR, dirs_exist_ok=True)
+        atexit.register(shutil.rmtree, numba.config.CACHE_DIR, ignore_errors=True)
 
 
 def compiled(kernel: Kernel, **more: object) -> Kernel:
