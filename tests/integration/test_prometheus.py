@@ -1,17 +1,11 @@
 """What Prometheus makes of the controller: rules tested by its own tools, and a real server that scrapes a real one."""
 
-import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,16 +13,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from dbw.v1.controller_pb2 import CreateJobRequest, DeleteJobRequest, EndIterationRequest, ReportRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Arrivals, GradientMoments, IterationSummary, Membership
-from tests.servers import PATIENCE, Controller, controller, wait_until
+from tests.prometheus import FOLDER, RULES, needs_prometheus, needs_promtool, prometheus
+from tests.servers import controller, wait_until
 
-FOLDER = Path(__file__).resolve().parents[2] / "docker/prometheus"
-RULES = FOLDER / "dbw-rules.yml"
 JOB = "resnet-7"
 SECONDS = (0.1, 0.11, 0.12, 0.5)  # when gradients arrive: the last worker is a straggler
-
-INSTALL = "is not installed (apt-get install prometheus): rules and metrics are NOT TESTED against the real program"
-needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason=f"promtool {INSTALL}")
-needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason=f"prometheus {INSTALL}")
 
 
 def training(stub: ControllerServiceStub) -> Iterator[int]:
@@ -104,82 +93,15 @@ def test_every_reason_and_outcome_that_the_rules_name_is_exported(exposition: st
     assert not [pair for pair in named if '{}="{}"'.format(*pair) not in exposition]
 
 
-class Prometheus:
-    """A Prometheus server that scrapes one controller all the time."""
-
-    def __init__(self, folder: Path, target: Controller) -> None:
-        self._log = folder / "log"
-        config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(RULES)],
-            "scrape_configs": [
-                {
-                    "job_name": "dbw-controller",
-                    "static_configs": [{"targets": [f"127.0.0.1:{target.metrics_port}"]}],
-                }
-            ],
-        }
-        (folder / "config.json").write_text(json.dumps(config))  # which is YAML as well
-        paths = [f"--config.file={folder / 'config.json'}", f"--storage.tsdb.path={folder / 'data'}"]
-        with self._log.open("w") as log:
-            self.process = subprocess.Popen(
-                ["prometheus", *paths, "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=subprocess.STDOUT
-            )
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(PATIENCE)
-
-    def address(self) -> str:
-        """Where it serves: the port that it was given."""
-        assert self.process.poll() is None, self._log.read_text()
-        found = re.search(r'"Listening on" address=(\S+)', self._log.read_text())
-        return found[1] if found else ""
-
-    def is_ready(self) -> bool:
-        try:
-            return bool(self.address()) and self._get("/-/ready") != ""
-        except URLError:  # still reading what it has on disk
-            return False
-
-    def _get(self, path: str) -> str:
-        with urlopen(f"http://{self.address()}{path}", timeout=PATIENCE) as response:
-            content: str = response.read().decode()
-        return content
-
-    def api(self, path: str, **parameters: str) -> Any:
-        answer = json.loads(self._get(f"/api/v1/{path}?{urlencode(parameters)}"))
-        assert answer["status"] == "success", answer
-        return answer["data"]
-
-    def query(self, expression: str) -> list[float]:
-        """The values of all series that an expression gives at this time."""
-        return [float(series["value"][1]) for series in self.api("query", query=expression)["result"]]
-
-    def rules(self) -> list[dict[str, Any]]:
-        return [rule for group in self.api("rules")["groups"] for rule in group["rules"]]
-
-    def wait_for(self, expression: str, value: float) -> None:
-        """Wait until an expression gives one series, with this value."""
-        wait_until(lambda: self.query(expression) == [value])
-
-
-@contextmanager
-def prometheus(folder: Path, target: Controller) -> Iterator[Prometheus]:
-    """A Prometheus server that is ready, and is gone afterwards."""
-    server = Prometheus(folder, target)
-    try:
-        wait_until(server.is_ready)
-        yield server
-    finally:
-        server.stop()
-
-
 @needs_prometheus
 def test_prometheus_scrapes_a_training_and_forgets_a_job_that_is_deleted(tmp_path: Path) -> None:
     of_job = f'{{dbw_job="{JOB}"}}'
     records = re.findall(r"record: (\S+)", RULES.read_text())
-    with controller() as server, server.stub() as stub, prometheus(tmp_path, server) as watcher:
+    with (
+        controller() as server,
+        server.stub() as stub,
+        prometheus(tmp_path, {"dbw-controller": [server.metrics_port]}) as watcher,
+    ):
         iterations = training(stub)
         wait_until(lambda: next(iterations) and all(watcher.query(name + of_job) for name in records))
         watcher.wait_for('up{job="dbw-controller"}', 1.0)
@@ -204,7 +126,7 @@ def test_prometheus_scrapes_a_training_and_forgets_a_job_that_is_deleted(tmp_pat
 @needs_prometheus
 def test_a_restart_of_the_controller_raises_an_alert(tmp_path: Path) -> None:
     firing = 'ALERTS{alertname="DbwControllerRestarted",alertstate="firing"}'
-    with controller() as first, prometheus(tmp_path, first) as watcher:
+    with controller() as first, prometheus(tmp_path, {"dbw-controller": [first.metrics_port]}) as watcher:
         wait_until(lambda: watcher.query("process_start_time_seconds"))
         assert not watcher.query(firing)
         first.kill()

@@ -1,0 +1,261 @@
+"""The form of a Grafana dashboard: what has to be written for Grafana 10 and newer to show queries as panels."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+SCHEMA_VERSION = 39
+GRID_COLUMNS = 24
+GAP_MILLISECONDS = 300_000  # lines go on over gaps of slow iterations: five minutes, as far as the rules look back
+SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}  # whichever one is chosen at the top of the page
+BUILT_IN = {"type": "grafana", "uid": "-- Grafana --"}
+
+
+@dataclass(frozen=True)
+class Query:
+    """An expression of Prometheus, and the name of its series. An instant one asks for the newest values alone."""
+
+    expr: str
+    legend: str = ""
+    instant: bool = False
+
+    def json(self, letter: str, as_table: bool) -> Json:
+        """As a target of a panel."""
+        return {
+            "datasource": SOURCE,
+            "editorMode": "code",
+            "expr": self.expr,
+            "format": "table" if as_table else "time_series",
+            "instant": self.instant,
+            "legendFormat": self.legend,
+            "range": not self.instant,
+            "refId": letter,
+        }
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Queries that are shown together. Ids stay as they are when panels move: links to single panels contain them."""
+
+    id: int
+    title: str
+    meaning: str
+    worry: str  # when to, and what then
+    unit: str
+    queries: Sequence[Query]
+    width: int = 8
+    height: int = 8
+    kind = ""  # as Grafana calls it
+
+    def json(self, x: int, y: int) -> Json:
+        """At a place of the grid."""
+        return {
+            "datasource": SOURCE,
+            "description": f"{self.meaning}\n\n**Worry:** {self.worry}",
+            "fieldConfig": {"defaults": {"unit": self.unit, **self._defaults()}, "overrides": []},
+            "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
+            "id": self.id,
+            "options": self._options(),
+            "targets": [
+                query.json(letter, as_table=self.kind == "table")
+                for letter, query in zip("ABCDEFGH", self.queries, strict=False)
+            ],
+            "title": self.title,
+            "transformations": self._transformations(),
+            "type": self.kind,
+        }
+
+    def _defaults(self) -> Json:
+        """How values are shown, beside their unit."""
+        return {}
+
+    def _options(self) -> Json:
+        """What is particular to this kind of panel."""
+        return {}
+
+    def _transformations(self) -> list[Json]:
+        """What is done with the results first."""
+        return []
+
+
+@dataclass(frozen=True)
+class Graph(Panel):
+    """Values over time, with a line at each limit."""
+
+    limits: Sequence[float] = ()
+    stacked: bool = False
+    logarithmic: bool = False
+    steps: bool = False  # values that jump, and are nothing in between
+    kind = "timeseries"
+
+    def _defaults(self) -> Json:
+        scale = {"type": "log", "log": 10} if self.logarithmic else {"type": "linear"}
+        return {
+            "color": {"mode": "palette-classic"},
+            "custom": {
+                "drawStyle": "line",
+                "fillOpacity": 20 if self.stacked else 0,
+                "lineInterpolation": "stepAfter" if self.steps else "linear",
+                "lineWidth": 1,
+                "scaleDistribution": scale,
+                "showPoints": "auto",
+                "spanNulls": GAP_MILLISECONDS,
+                "stacking": {"group": "A", "mode": "normal" if self.stacked else "none"},
+                "thresholdsStyle": {"mode": "dashed" if self.limits else "off"},
+            },
+            **({} if self.logarithmic else {"min": 0}),
+            "thresholds": thresholds(self.limits),
+        }
+
+    def _options(self) -> Json:
+        return {
+            "legend": {"calcs": ["lastNotNull"], "displayMode": "table", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        }
+
+
+@dataclass(frozen=True)
+class Stat(Panel):
+    """The newest values as large numbers; some of them may have a word and a colour instead."""
+
+    words: dict[float, tuple[str, str]] = field(default_factory=dict)
+    width: int = 3
+    height: int = 4
+    kind = "stat"
+
+    def _defaults(self) -> Json:
+        texts = {f"{value:g}": {"color": color, "text": text} for value, (text, color) in self.words.items()}
+        mappings = [{"type": "value", "options": texts}] if texts else []
+        return {"color": {"mode": "thresholds"}, "mappings": mappings, "thresholds": thresholds(())}
+
+    def _options(self) -> Json:
+        return {"colorMode": "value", "graphMode": "none", "reduceOptions": newest(), "textMode": "auto"}
+
+
+@dataclass(frozen=True)
+class Bars(Panel):
+    """The newest values beside each other."""
+
+    kind = "bargauge"
+
+    def _defaults(self) -> Json:
+        return {"color": {"mode": "continuous-GrYlRd"}, "min": 0, "thresholds": thresholds(())}
+
+    def _options(self) -> Json:
+        return {"displayMode": "gradient", "orientation": "horizontal", "reduceOptions": newest(), "showUnfilled": True}
+
+
+@dataclass(frozen=True)
+class Table(Panel):
+    """The newest series by some of their labels."""
+
+    columns: Sequence[str] = ()
+    height: int = 4
+    kind = "table"
+
+    def _options(self) -> Json:
+        return {"cellHeight": "sm", "showHeader": True}
+
+    def _transformations(self) -> list[Json]:
+        return [{"id": "filterFieldsByName", "options": {"include": {"names": list(self.columns)}}}]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels under a heading; they flow from left to right."""
+
+    id: int
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A variable that is chosen at the top of the page: some or all values of a label."""
+
+    name: str
+    label: str
+    query: str
+
+    def json(self) -> Json:
+        """As an entry of the list of variables."""
+        return {
+            "allValue": ".*",  # those without the label, too
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+            "datasource": SOURCE,
+            "definition": self.query,
+            "includeAll": True,
+            "label": self.label,
+            "multi": True,
+            "name": self.name,
+            "query": {"query": self.query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+            "refresh": 2,  # whenever the time range changes
+            "sort": 1,
+            "type": "query",
+        }
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """A page; its uid is in its address."""
+
+    uid: str
+    title: str
+    description: str
+    choices: Sequence[Choice]
+    rows: Sequence[Row]
+
+    def json(self) -> Json:
+        """As Grafana reads it from a file."""
+        source = {
+            "label": "Data source",
+            "name": "datasource",
+            "query": "prometheus",
+            "refresh": 1,
+            "type": "datasource",
+        }
+        annotations = {"builtIn": 1, "datasource": BUILT_IN, "enable": True, "hide": True, "iconColor": "blue"}
+        return {
+            "annotations": {"list": [{**annotations, "name": "Annotations & Alerts", "type": "dashboard"}]},
+            "description": self.description,
+            "editable": True,
+            "graphTooltip": 1,  # one cross-hair through all panels
+            "panels": list(placed(self.rows)),
+            "refresh": "10s",
+            "schemaVersion": SCHEMA_VERSION,
+            "tags": ["dbw"],
+            "templating": {"list": [source, *(choice.json() for choice in self.choices)]},
+            "time": {"from": "now-1h", "to": "now"},
+            "timezone": "browser",
+            "title": self.title,
+            "uid": self.uid,
+            "version": 1,
+        }
+
+
+def placed(rows: Iterable[Row]) -> Iterator[Json]:
+    """All rows and their panels, each at its place: a line is as high as the highest panel in it."""
+    y = 0
+    for row in rows:
+        place = {"h": 1, "w": GRID_COLUMNS, "x": 0, "y": y}
+        yield {"collapsed": False, "gridPos": place, "id": row.id, "panels": [], "title": row.title, "type": "row"}
+        x, y, height = 0, y + 1, 0
+        for panel in row.panels:
+            if x + panel.width > GRID_COLUMNS:
+                x, y, height = 0, y + height, 0
+            yield panel.json(x, y)
+            x, height = x + panel.width, max(height, panel.height)
+        y += height
+
+
+def thresholds(limits: Sequence[float]) -> Json:
+    """Steps of colour, as Grafana wants them: the first one has no value."""
+    steps = [{"color": "green", "value": None}, *({"color": "red", "value": limit} for limit in limits)]
+    return {"mode": "absolute", "steps": steps}
+
+
+def newest() -> Json:
+    """How many values become one: the last one counts."""
+    return {"calcs": ["lastNotNull"], "fields": "", "values": False}
