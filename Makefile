@@ -8,7 +8,7 @@ ENVIRONMENT := .venv/.complete
 CONTRACT_BASES ?= $(shell git rev-list --first-parent --max-count=2 HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format reproduction bench protos constraints clean
+.PHONY: help demo test test-containers lint format reproduction bench protos dashboard constraints clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -30,9 +30,15 @@ test: $(ENVIRONMENT) ## set up, then run all tests
 	@echo "==> running the tests"
 	@$(BIN)/python -m pytest
 
+test-containers: $(ENVIRONMENT) ## build the images, and test them and docker-compose.yml on a Docker engine
+	@if docker info >/dev/null 2>&1; then echo "==> building and testing the images (ten minutes the first time)"; \
+	  DBW_TEST_CONTAINERS=1 $(BIN)/python -m pytest tests/containers; \
+	else echo "==> SKIPPED: no Docker engine answers here, so IMAGES AND COMPOSE ARE NOT TESTED" >&2; fi
+
 lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 	@echo "==> ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@echo "==> mypy --strict" && $(BIN)/mypy
+	@echo "==> hadolint" && $(BIN)/hadolint docker/Dockerfile
 	@echo "==> buf lint, buf format" && $(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos
 	@echo "==> buf breaking"
 	@[[ -n "$(filter-out $(shell git rev-parse HEAD 2>/dev/null),$(CONTRACT_BASES))" ]] || \
@@ -43,6 +49,7 @@ lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 	  then $(BIN)/buf breaking protos --against ".git#ref=$$base,subdir=protos"; \
 	  else echo "    SKIPPED: no contract in commit $$base"; fi; done
 	@echo "==> stubs" && $(BIN)/python protos/generate.py --check
+	@echo "==> dashboard" && $(BIN)/python docker/grafana/dashboard.py --check
 
 format: $(ENVIRONMENT) ## rewrite the code in the style that lint asks for
 	@echo "==> formatting" && $(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet . && $(BIN)/buf format --write protos
@@ -57,6 +64,10 @@ bench: $(ENVIRONMENT) ## run all benchmarks and show one table
 
 protos: $(ENVIRONMENT) ## generate the stubs from the .proto files
 	@echo "==> generating stubs" && $(BIN)/python protos/generate.py
+
+dashboard: $(ENVIRONMENT) ## generate Grafana's dashboard from its panels
+	@echo "==> generating the dashboard" && $(BIN)/python docker/grafana/dashboard.py
+	@cp docker/grafana/dashboards/dbw.json helm/dbw/files/
 
 constraints: ## pin the newest versions that work together; torch stays as it is
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
