@@ -64,6 +64,7 @@ PLAIN = {
         ("tls.mutual=true", "set tls.enabled=true"),
         ("controller.address=here:50051", "set controller.enabled=false"),
         ("controller.enabled=false,ps.enabled=false", "controller.enabled and ps.enabled are both false"),
+        ("controller.enabled=false,monitoring.rules.enabled=true", "monitoring.rules.enabled needs a controller"),
         ("ps.enabled=false,trainings.vision.model=mlp", "ps.enabled is false, but there are trainings"),
         ("trainings.a-name-that-is-much-too-long-for-pods.model=mlp", "it may have 41 letters; set fullnameOverride"),
     ],

@@ -25,7 +25,7 @@ def advance(training: Project, by: int) -> None:
 
 def logged_iterations(training: Project) -> list[int]:
     """The iterations in the training's log, which is in the parameter server's volume."""
-    read = ("run", "--rm", "--no-deps", "--entrypoint", "cat", "-T", "ps", "/var/lib/dbw/training.jsonl")
+    read = ("run", "--rm", "--no-deps", "--entrypoint", "cat", "-T", "ps", "/var/lib/dbw/training/training.jsonl")
     return [json.loads(line)["iteration"] for line in training.compose(*read).splitlines() if line.startswith("{")]
 
 
@@ -41,18 +41,11 @@ def wait_for_the_end(training: Project) -> None:
     assert exit_codes(training, "worker") == [0] * WORKERS, training.logs()
 
 
-@needs_prometheus
-def test_training_reaches_its_target_though_each_service_is_killed(tmp_path: Path) -> None:
+def test_training_reaches_its_target_though_each_service_is_killed() -> None:
     with project("dbw-test-faults", **LONG) as training:
         training.compose("up", "--detach", "--no-build")
         training.wait(lambda: training.metric("ps", 9465, "dbw_ps_live_workers") == WORKERS)
         advance(training, 20)
-
-        targets = {"dbw-controller": [training.port("controller", 9464)], "dbw-ps": [training.port("ps", 9465)]}
-        with prometheus(tmp_path, targets) as server:
-            training.wait(lambda: server.query("dbw_selected_k"))
-            training.wait(lambda: server.query("dbw_ps_live_workers") == [WORKERS])
-            training.wait(lambda: server.query("rate(dbw_worker_arrival_seconds_count[1m])"))
 
         training.crash(training.containers("controller")[0])
         advance(training, 20)
@@ -90,6 +83,33 @@ def test_workers_can_be_scaled() -> None:
         assert training.running() == ["controller", "ps", "worker", "worker"]  # and nothing of any profile
         training.compose("up", "--detach", "--no-build", "--scale", "worker=3")
         training.wait(lambda: training.metric("ps", 9465, "dbw_ps_live_workers") == 3)
+
+
+@needs_prometheus
+def test_prometheus_gets_all_series(tmp_path: Path) -> None:
+    with project("dbw-test-series", TARGET_LOSS="") as training:
+        training.compose("up", "--detach", "--no-build")
+        advance(training, 20)
+        targets = {"dbw-controller": [training.port("controller", 9464)], "dbw-ps": [training.port("ps", 9465)]}
+        with prometheus(tmp_path, targets) as server:
+            training.wait(lambda: server.query('dbw_selected_k{dbw_job="training"}'))
+            training.wait(lambda: server.query("dbw_ps_live_workers") == [WORKERS])
+            training.wait(lambda: len(server.query("rate(dbw_worker_arrival_seconds_count[1m]) > 0")) == WORKERS)
+
+
+@pytest.mark.parametrize("overlays", [(), ("docker-compose.mtls.yml",)])
+def test_profiles_are_valid(overlays: tuple[str, ...]) -> None:
+    everything = Project("dbw-test-profiles", *overlays)
+    described = everything.compose("--profile", "gpu", "--profile", "monitoring", "config")
+    for service in ("worker-gpu", "prometheus", "grafana"):
+        assert f"  {service}:\n" in described
+
+
+def test_data_sets_are_kept_for_all_workers() -> None:
+    with project("dbw-test-data") as training:
+        dbw = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "dbw", "worker", "data")
+        training.compose(*dbw, "get", "digits")
+        assert "/var/lib/dbw/data/digits.npz" in training.compose(*dbw, "get", "digits")
 
 
 @needs_promtool

@@ -147,6 +147,10 @@ spec:
     - name: data
       command: [dbw, data, get, --dir=/var/lib/dbw/data, {{ join ", " . }}]
       {{- include "dbw.containerBasics" $ | nindent 6 }}
+      {{- with $.values.env }}
+      env:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       resources:
         {{- toYaml $.values.resources | nindent 8 }}
   {{- end }}
