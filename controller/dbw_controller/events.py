@@ -41,9 +41,12 @@ def first_wrong(seconds: Column) -> int:
 
 def _copied(seconds: Sequence[float] | Array) -> Array:
     """The same times in an array of their own: the caller's may change, and these may have to wait."""
-    if len(seconds) < 64:  # so many are faster one by one than NumPy finds out where they are
-        return np.fromiter(seconds, float, len(seconds))
-    array = np.array(seconds, float)
+    try:
+        if len(seconds) < 64:  # so few are faster one by one than NumPy finds out what holds them
+            return np.fromiter(seconds, float, len(seconds))
+        array = np.array(seconds, float)
+    except (TypeError, ValueError):
+        raise InvalidValueError("arrivals.seconds", seconds, "a list of numbers") from None
     require(array.ndim == 1, "arrivals.seconds", seconds, "a list of numbers")
     return array
 

@@ -107,7 +107,7 @@ def membership_from(message: iteration_pb2.Membership) -> Membership:
 
 def summary_from(message: iteration_pb2.IterationSummary) -> IterationSummary:
     """An iteration that ended."""
-    has = message.HasField
+    has = message.HasField  # rather than `_given`, because this is done for every decision
     rate = message.learning_rate if has("learning_rate") else None
     return IterationSummary(
         iteration=message.iteration,

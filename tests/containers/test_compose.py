@@ -11,7 +11,7 @@ from tests.prometheus import needs_prometheus, needs_promtool, prometheus
 
 WORKERS = 4
 # Long enough to kill one after the other.
-LONG = {"OPTIMIZER": "sgd:lr=0.01", "TARGET_LOSS": "0.8", "DELAY": "shifted-exp:0.05,0.05 * factors:1,1,1,6"}
+LONG = {"OPTIMIZER": "sgd:lr=0.01", "TARGET_LOSS": "0.8"}
 
 
 def iteration(training: Project) -> float:
@@ -105,11 +105,10 @@ def test_profiles_are_valid(overlays: tuple[str, ...]) -> None:
         assert f"  {service}:\n" in described
 
 
-def test_data_sets_are_kept_for_all_workers() -> None:
+def test_data_sets_are_put_where_workers_look_for_them() -> None:
     with project("dbw-test-data") as training:
-        dbw = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "dbw", "worker", "data")
-        training.compose(*dbw, "get", "digits")
-        assert "/var/lib/dbw/data/digits.npz" in training.compose(*dbw, "get", "digits")
+        get = ("run", "--rm", "--no-deps", "-T", "--entrypoint", "dbw", "worker", "data", "get", "digits")
+        assert "/var/lib/dbw/data/digits.npz" in training.compose(*get)
 
 
 @needs_promtool
