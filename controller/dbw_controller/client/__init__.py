@@ -13,6 +13,16 @@ Nothing here raises because of the controller, or blocks for longer than the dea
 from dbw.v1.iteration_pb2 import EndCause
 from dbw_controller.client.aio import AsyncDbwClient, AsyncTrainingJob
 from dbw_controller.client.conversation import Fallback, Summary
+from dbw_controller.client.moments import Moments
 from dbw_controller.client.sync import DbwClient, TrainingJob
 
-__all__ = ["AsyncDbwClient", "AsyncTrainingJob", "DbwClient", "EndCause", "Fallback", "Summary", "TrainingJob"]
+__all__ = [
+    "AsyncDbwClient",
+    "AsyncTrainingJob",
+    "DbwClient",
+    "EndCause",
+    "Fallback",
+    "Moments",
+    "Summary",
+    "TrainingJob",
+]

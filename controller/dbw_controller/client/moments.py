@@ -1,0 +1,80 @@
+"""The gradients' moments that `end_iteration` needs, from gradients as they come in. None of them is kept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dbw_controller.client.conversation import Summary
+
+Array = Any  # of PyTorch, on any device, or what NumPy can make an array of
+Gradient = Array | Sequence[Array]
+
+
+class Moments:
+    """Adds up the gradients of one iteration, in double precision, where they are: on a GPU nothing waits for it.
+
+    A gradient is one array or, in parts, a sequence of them: all gradients of an iteration in the same way.
+    """
+
+    def __init__(self) -> None:
+        self.k = 0  # how many there are
+        self._parts: list[_Part] = []
+        self._whole = True
+
+    def add(self, gradient: Gradient) -> None:
+        """Take in a gradient. One that does not fit those before is refused, and changes nothing."""
+        whole = hasattr(gradient, "shape")
+        parts = [_Part(array) for array in ([gradient] if whole else gradient)]
+        shapes, expected = [part.shape for part in parts], [part.shape for part in self._parts]
+        if self.k and (whole, shapes) != (self._whole, expected):
+            raise ValueError(f"the gradient has the shapes {shapes}; those before it have {expected}")
+        if self.k:
+            for before, part in zip(self._parts, parts, strict=True):
+                before.add(part)
+        else:
+            self._whole, self._parts = whole, parts
+        self.k += 1
+
+    def mean(self) -> Gradient:
+        """The mean gradient, in the form of those that were added; of other frameworks than PyTorch, as NumPy's."""
+        self._require_some()
+        means = [part.mean(self.k) for part in self._parts]
+        return means[0] if self._whole else means
+
+    def summary(self) -> Summary:
+        """What `end_iteration` is to be told: `job.end_iteration(loss=…, learning_rate=…, **moments.summary())`."""
+        self._require_some()
+        return {
+            "k": self.k,
+            "mean_squared_norm": float(sum(part.sum @ part.sum for part in self._parts)) / self.k**2,
+            "sum_squared_norms": float(sum(part.squares for part in self._parts)),
+        }
+
+    def _require_some(self) -> None:
+        if not self.k:
+            raise ValueError("no gradient was added; an iteration averages at least one")
+
+
+class _Part:
+    """The sum of an array that all gradients have, and the sum of its squares."""
+
+    def __init__(self, array: Array) -> None:
+        self._is_tensor = hasattr(array, "detach")
+        array = array.detach() if self._is_tensor else _as_numpy(array)
+        self.shape, self._dtype = tuple(array.shape), array.dtype
+        self.sum = array.double().flatten() if self._is_tensor else array.astype(float).ravel()
+        self.squares = self.sum @ self.sum
+
+    def add(self, other: "_Part") -> None:
+        self.sum = self.sum + other.sum  # not in place: the first one may be the caller's own memory
+        self.squares = self.squares + other.squares
+
+    def mean(self, k: int) -> Array:
+        mean = (self.sum / k).reshape(self.shape)
+        return mean.to(self._dtype) if self._is_tensor else mean.astype(self._dtype)
+
+
+def _as_numpy(array: Array) -> Array:
+    import numpy as np  # not above: who has tensors, or only counts, need not wait for it
+
+    numbers = np.asarray(array)
+    return numbers if numbers.dtype.kind == "f" else numbers.astype(float)
