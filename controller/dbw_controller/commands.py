@@ -1,76 +1,32 @@
 """`dbw jobs`, `dbw watch`, `dbw why` and `dbw delete`: what operators ask of a running controller."""
 
 import sys
-from argparse import ArgumentParser
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import grpc
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from dbw.v1 import controller_pb2 as pb
-from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Decision, DecisionReason, MissingInput
-from dbw.v1.job_pb2 import Job
+from dbw_controller.client_command import Argument, Controller, run_command, wide_console
 from dbw_controller.decision import Input, Reason
-from dbw_runtime.channel import ConnectionOptions
-from dbw_runtime.configuration import UsageError, option, parse
-from dbw_runtime.failure import describe
 
-SECONDS = 10.0
-OPTIONAL = ("iteration",)
 WATCHED_ITERATIONS = 20
 WATCHED = ("iteration", "k", "workers", "loss", "seconds", "next k", "why")
-
-
-@dataclass(frozen=True)
-class ClientOptions(ConnectionOptions):
-    """Where the controller is."""
-
-    controller: str = option("127.0.0.1:50051", "the controller's address")
-
-
-Metadata = tuple[tuple[str, str], ...]
-Ask = Callable[[Any, Metadata, dict[str, Any]], int]
-
-
-def _command(name: str, description: str, arguments: Sequence[str] | None, ask: Ask, **positional: type) -> int:
-    """Run a command: parse its arguments, connect, and say what went wrong in one line."""
-    usage = " ".join(["%(prog)s", *map(str.upper, positional), "[OPTIONS]"])
-    parser = ArgumentParser(prog=f"dbw {name}", usage=usage, description=description, allow_abbrev=False)
-    for argument, kind in positional.items():
-        parser.add_argument(argument, metavar=argument.upper(), type=kind, nargs="?" if argument in OPTIONAL else None)
-    options, given = parse(parser, ClientOptions, "client", arguments)
-    try:
-        connection = options.connection(options.controller)
-    except UsageError as error:
-        parser.error(str(error))
-    try:
-        with connection.open() as channel:
-            return ask(ControllerServiceStub(channel), connection.metadata(), given)
-    except grpc.RpcError as error:
-        hint = "; is it running, and does it use TLS or not, as you do?" if _is_unavailable(error) else ""
-        print(f"dbw {name}: {options.controller}: {describe(error)}{hint}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read this has seen enough
-        sys.stdout = None
-        return 0
-    except OSError as error:
-        print(f"dbw {name}: {error}", file=sys.stderr)
-    return 1
+JOB = Argument("job")
 
 
 def jobs(arguments: Sequence[str] | None = None) -> int:
     """List all jobs."""
-    return _command("jobs", "List the jobs of a running controller.", arguments, _jobs)
+    return run_command("jobs", "List the jobs of a running controller.", arguments, _jobs)
 
 
-def _jobs(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: ANN401, ARG001
+def _jobs(controller: Controller, given: dict[str, Any]) -> int:  # noqa: ARG001
     table = _table("job", "policy", "iteration", "k", "workers", "loss", "why", "last heard of")
-    for job in _all_jobs(stub, metadata):
+    for job in controller.all_jobs():
         decision = job.decision
         table.add_row(
             job.name,
@@ -82,29 +38,19 @@ def _jobs(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa:
             _reason(decision),
             job.update_time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC"),
         )
-    _console().print(table if table.row_count else "There are no jobs.")
+    wide_console().print(table if table.row_count else "There are no jobs.")
     return 0
-
-
-def _all_jobs(stub: Any, metadata: Metadata) -> Iterator[Job]:  # noqa: ANN401
-    token = ""
-    while True:
-        page = stub.ListJobs(pb.ListJobsRequest(page_token=token), timeout=SECONDS, metadata=metadata)
-        yield from page.jobs
-        token = page.next_page_token
-        if not token:
-            return
 
 
 def watch(arguments: Sequence[str] | None = None) -> int:
     """Show a job's iterations as they end."""
     description = "Show k, loss, reason and estimates of a job as its iterations end. Ctrl-C stops."
-    return _command("watch", description, arguments, _watch, job=str)
+    return run_command("watch", description, arguments, _watch, JOB)
 
 
-def _watch(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: ANN401
+def _watch(controller: Controller, given: dict[str, Any]) -> int:
     request = pb.WatchJobRequest(job=given["job"], include_estimates=True)
-    responses = stub.WatchJob(request, metadata=metadata)
+    responses = controller.calls(endless=True).WatchJob(request)
     console = Console()
     if console.is_terminal:
         _watch_on_terminal(console, responses)
@@ -164,17 +110,17 @@ def why(arguments: Sequence[str] | None = None) -> int:
         "Explain a decision of a job, the newest one or that for one of the last iterations: gain and duration of "
         "every k, and the rule that chose."
     )
-    return _command("why", description, arguments, _why, job=str, iteration=int)
+    return run_command("why", description, arguments, _why, JOB, Argument("iteration", int, optional=True))
 
 
-def _why(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: ANN401
+def _why(controller: Controller, given: dict[str, Any]) -> int:
     iteration = given["iteration"]
     if iteration is not None and iteration < 0:
         print(f"dbw why: the iteration is {iteration}; it must be at least 0", file=sys.stderr)
         return 2
     request = pb.GetDecisionRequest(job=given["job"], iteration=iteration, include_estimates=True)
-    decision = stub.GetDecision(request, timeout=SECONDS, metadata=metadata).decision
-    console, estimates = _console(), decision.estimates
+    decision = controller.calls().GetDecision(request).decision
+    console, estimates = wide_console(), decision.estimates
     console.print(
         f"{given['job']}, iteration {decision.iteration}: wait for {decision.k} of {decision.live_workers} workers"
     )
@@ -194,11 +140,11 @@ def _why(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: 
 def delete(arguments: Sequence[str] | None = None) -> int:
     """Delete a job."""
     description = "Delete a job and all that it has learnt."
-    return _command("delete", description, arguments, _delete, job=str)
+    return run_command("delete", description, arguments, _delete, JOB)
 
 
-def _delete(stub: Any, metadata: Metadata, given: dict[str, Any]) -> int:  # noqa: ANN401
-    stub.DeleteJob(pb.DeleteJobRequest(job=given["job"]), timeout=SECONDS, metadata=metadata)
+def _delete(controller: Controller, given: dict[str, Any]) -> int:
+    controller.calls().DeleteJob(pb.DeleteJobRequest(job=given["job"]))
     print(f"The job {given['job']} was deleted.")
     return 0
 
@@ -221,16 +167,6 @@ def _why_table(decision: Decision) -> Table:
         cells = [str(k), *map(_number, (gain, seconds, low, high, rate)), "◀" if k == decision.k else ""]
         table.add_row(*cells, style="bold" if k == decision.k else None)
     return table
-
-
-def _is_unavailable(error: grpc.RpcError) -> bool:
-    return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
-
-
-def _console() -> Console:
-    """The terminal as wide as it is; a pipe takes lines of any width."""
-    console = Console()
-    return console if console.is_terminal else Console(width=1000)
 
 
 def _table(*columns: str) -> Table:

@@ -24,7 +24,9 @@ COMMANDS = {
     "jobs": Command("dbw_controller.commands:jobs", "list the jobs of a running controller", "controller"),
     "watch": Command("dbw_controller.commands:watch", "show a job's decisions as they are made", "controller"),
     "why": Command("dbw_controller.commands:why", "explain one decision of a job", "controller"),
+    "doctor": Command("dbw_controller.doctor_command:main", "say what a parameter server reports wrong", "controller"),
     "delete": Command("dbw_controller.commands:delete", "delete a job and all that it has learnt", "controller"),
+    "conformance": Command("dbw_controller.conformance:main", "check a controller against the contract", "controller"),
     "health": Command("dbw_runtime.health_command:main", "ask a server whether it is ready", "controller"),
 }
 USAGE = "\n".join(

@@ -1,12 +1,18 @@
 """The gradients' moments that `end_iteration` needs, from gradients as they come in. None of them is kept."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from dbw_controller.client.conversation import Summary
+from typing import Any, TypedDict
 
 Array = Any  # of PyTorch, on any device, or what NumPy can make an array of
 Gradient = Array | Sequence[Array]
+
+
+class AveragedGradients(TypedDict):
+    """That part of a `Summary` which is about gradients."""
+
+    k: int
+    mean_squared_norm: float
+    sum_squared_norms: float
 
 
 class Moments:
@@ -34,13 +40,13 @@ class Moments:
             self._whole, self._parts = whole, parts
         self.k += 1
 
-    def mean(self) -> Gradient:
+    def mean(self) -> Any:  # noqa: ANN401 (a `Gradient`)
         """The mean gradient, in the form of those that were added; of other frameworks than PyTorch, as NumPy's."""
         self._require_some()
         means = [part.mean(self.k) for part in self._parts]
         return means[0] if self._whole else means
 
-    def summary(self) -> Summary:
+    def summary(self) -> AveragedGradients:
         """What `end_iteration` is to be told: `job.end_iteration(loss=…, learning_rate=…, **moments.summary())`."""
         self._require_some()
         return {

@@ -1,0 +1,113 @@
+"""What commands have in common that ask a running controller."""
+
+import sys
+from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import grpc
+from rich.console import Console
+
+from dbw.v1.controller_pb2 import ListJobsRequest
+from dbw.v1.controller_pb2_grpc import ControllerServiceStub
+from dbw.v1.job_pb2 import Job
+from dbw_runtime.channel import ConnectionOptions
+from dbw_runtime.configuration import UsageError, option, parse
+from dbw_runtime.failure import describe
+
+
+@dataclass(frozen=True)
+class ClientOptions(ConnectionOptions):
+    """Where the controller is."""
+
+    controller: str = option("127.0.0.1:50051", "the controller's address")
+    timeout: float = option(10.0, "how long the controller may take to answer, in seconds")
+
+    def __post_init__(self) -> None:
+        """Refuse a time in which nobody can answer."""
+        self.require_between("timeout", 1e-3, 86_400)
+
+
+class Argument(NamedTuple):
+    """A positional argument. One with the name of an option is another way to say that."""
+
+    name: str
+    kind: type = str
+    optional: bool = False
+    metavar: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What it is called in the usage."""
+        return self.metavar or self.name.upper()
+
+
+ADDRESS = Argument("controller", optional=True, metavar="HOST:PORT")
+
+
+@dataclass(frozen=True)
+class Controller:
+    """A controller that was connected to."""
+
+    channel: grpc.Channel
+    metadata: tuple[tuple[str, str], ...]
+    timeout: float
+
+    def calls(self, stub: Callable[[grpc.Channel], object] = ControllerServiceStub, endless: bool = False) -> Any:  # noqa: ANN401
+        """The rpcs of a service, each with the caller's token, and with a deadline unless they are endless."""
+        usual = {"metadata": self.metadata, "timeout": None if endless else self.timeout}
+        return SimpleNamespace(**{name: partial(call, **usual) for name, call in vars(stub(self.channel)).items()})
+
+    def all_jobs(self) -> Iterator[Job]:
+        """The caller's jobs."""
+        calls, token = self.calls(), ""
+        while True:
+            page = calls.ListJobs(ListJobsRequest(page_token=token))
+            yield from page.jobs
+            token = page.next_page_token
+            if not token:
+                return
+
+
+Ask = Callable[[Controller, dict[str, Any]], int]
+
+
+def run_command(name: str, description: str, arguments: Sequence[str] | None, ask: Ask, *positional: Argument) -> int:
+    """Run a command: parse its arguments, connect, and say what went wrong in one line. Returns the exit code."""
+    places = [f"[{argument.text}]" if argument.optional else argument.text for argument in positional]
+    usage = " ".join(["%(prog)s", *places, "[OPTIONS]"])
+    parser = ArgumentParser(prog=f"dbw {name}", usage=usage, description=description, allow_abbrev=False)
+    for argument in positional:
+        nargs = "?" if argument.optional else None
+        default = SUPPRESS if argument.name in ClientOptions.__dataclass_fields__ else None  # the flag may have it
+        parser.add_argument(argument.name, metavar=argument.text, type=argument.kind, nargs=nargs, default=default)
+    options, given = parse(parser, ClientOptions, "client", arguments)
+    try:
+        connection = options.connection(options.controller)
+    except UsageError as error:
+        parser.error(str(error))
+    try:
+        with connection.open() as channel:
+            return ask(Controller(channel, connection.metadata(), options.timeout), given)
+    except grpc.RpcError as error:
+        hint = "; is it running, and does it use TLS or not, as you do?" if _is_unavailable(error) else ""
+        print(f"dbw {name}: {options.controller}: {describe(error)}{hint}", file=sys.stderr)
+    except BrokenPipeError:  # whoever read this has seen enough
+        sys.stdout = None
+        return 0
+    except OSError as error:
+        print(f"dbw {name}: {error}", file=sys.stderr)
+    return 1
+
+
+def _is_unavailable(error: grpc.RpcError) -> bool:
+    return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def wide_console() -> Console:
+    """The terminal as wide as it is; a pipe takes lines of any width."""
+    console = Console()
+    return console if console.is_terminal else Console(width=1000)
