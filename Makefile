@@ -4,11 +4,14 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENVIRONMENT := .venv/.complete
+# The examples' frameworks need not agree with our own dependencies, and an integrator has only the light base of ours.
+EXAMPLES := .venv-examples/.complete
+CPP := libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc cmake g++ make pkg-config
 # The contract must not break what was committed: in the last commit or, if nothing has changed since, the one before.
 CONTRACT_BASES ?= $(shell git rev-list --first-parent --max-count=2 HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-containers lint format reproduction bench protos dashboard constraints clean
+.PHONY: help demo test examples test-examples test-containers lint format reproduction bench protos dashboard constraints clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -29,6 +32,23 @@ demo: $(ENVIRONMENT) ## set up, then train with stragglers, with and without dyn
 test: $(ENVIRONMENT) ## set up, then run all tests
 	@echo "==> running the tests"
 	@$(BIN)/python -m pytest
+
+$(EXAMPLES): pyproject.toml constraints.txt $(wildcard examples/*/requirements.txt)
+	@echo "==> installing Ray and TensorFlow into .venv-examples (a minute and 2 GB)"
+	@$(PYTHON) -m venv .venv-examples
+	@.venv-examples/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable . $(addprefix --requirement ,$(wildcard examples/*/requirements.txt))
+	@touch $@
+
+examples: $(EXAMPLES) ## install the frameworks of the examples
+	@pkg-config --exists grpc++ 2>/dev/null && command -v cmake grpc_cpp_plugin >/dev/null || \
+	  { echo "==> installing gRPC for C++"; [[ $$EUID == 0 ]] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(CPP) >/dev/null; } || \
+	  echo "    SKIPPED: the example in C++ needs what Debian calls $(CPP)" >&2
+
+test-examples: $(ENVIRONMENT) examples ## install the frameworks of the examples, and run each against a controller
+	@echo "==> testing the examples"
+	@$(BIN)/python -m pytest tests/examples
 
 test-containers: $(ENVIRONMENT) ## build the images, and test them and docker-compose.yml on a Docker engine
 	@if docker info >/dev/null 2>&1; then echo "==> building and testing the images (ten minutes the first time)"; \
@@ -78,5 +98,5 @@ constraints: ## pin the newest versions that work together; torch stays as it is
 	  cp "$$scratch/new" constraints.txt
 
 clean: ## remove the environment and all caches
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/integration/node/node_modules
+	@rm -rf .venv .venv-examples .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/integration/node/node_modules examples/node/{node_modules,build} examples/cpp/build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,11 +21,16 @@ needs_browser = pytest.mark.skipif(
 )
 
 
+def install(folder: Path) -> None:
+    """Install what a folder's programs need, unless that was done before."""
+    installed, lock = folder / "node_modules/.package-lock.json", folder / "package-lock.json"
+    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
+        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, check=True)
+
+
 def run_node(program: str, request: dict[str, Any]) -> dict[str, Any]:
     """Run a program with a request on its standard input; returns what it writes. Installs what it needs."""
-    installed, lock = FOLDER / "node_modules/.package-lock.json", FOLDER / "package-lock.json"
-    if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=FOLDER, check=True)
+    install(FOLDER)
     done = subprocess.run(["node", program], cwd=FOLDER, input=json.dumps(request), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)

@@ -1,0 +1,154 @@
+"""A synchronous parameter server on Ray that waits for as many gradients as a DBW controller says.
+
+Workers are Ray actors, a quarter of them eight times slower than the others. It trains until a loss is reached, first
+with dynamic backup workers, then waiting for all workers, with the same examples and delays, and compares the times:
+
+    pip install . -r examples/ray/requirements.txt     # in a clone; the controller needs '.[controller]'
+    dbw controller &
+    python examples/ray/train.py                       # on this machine, or on a cluster: --address HOST:PORT
+
+`train` is the parameter server, and the part to copy. Nodes of a cluster need Ray and NumPy, nothing of DBW.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from dbw.v1.job_pb2 import DbwPolicy, JobSpec, Policy, SyncPolicy
+from dbw_controller.client import DbwClient, Moments
+
+Array = NDArray[np.float64]
+
+POLICIES = {"dbw": Policy(dbw=DbwPolicy()), "sync": Policy(sync=SyncPolicy())}
+CLASSES, FEATURES, BATCH_SIZE, LEARNING_RATE = 10, 50, 64, 0.25
+CENTRES = 0.5 * np.random.default_rng(0).normal(size=(CLASSES, FEATURES))
+
+
+def draw(random: np.random.Generator, size: int) -> tuple[Array, NDArray[np.int64]]:
+    """Examples of a problem to learn: points around the centre of their class, and the class."""
+    labels = random.integers(CLASSES, size=size)
+    return CENTRES[labels] + random.normal(size=(size, FEATURES)), labels
+
+
+def loss_and_gradient(weights: Array, features: Array, labels: NDArray[np.int64]) -> tuple[float, Array]:
+    """The mean cross-entropy of softmax regression, and its gradient."""
+    scores = features @ weights
+    probabilities = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities /= probabilities.sum(axis=1, keepdims=True)
+    rows = np.arange(len(labels))
+    loss = -np.log(probabilities[rows, labels]).mean()
+    probabilities[rows, labels] -= 1
+    return float(loss), features.T @ probabilities / len(labels)
+
+
+class Worker:
+    """Computes gradients, and takes its time."""
+
+    def __init__(self, number: int, slowness: float) -> None:
+        self.number, self.slowness = number, slowness
+        self.begin_training()
+
+    def begin_training(self) -> None:
+        """From here on, the same examples and delays as in every other training."""
+        self.random = np.random.default_rng([1, self.number])
+
+    def gradient(self, weights: Array) -> tuple[float, Array]:
+        """The loss and the gradient of a mini-batch."""
+        result = loss_and_gradient(weights, *draw(self.random, BATCH_SIZE))
+        time.sleep(self.slowness * (0.01 + self.random.exponential(0.005)))
+        return result
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training went."""
+
+    iterations: int
+    seconds: float
+    loss: float  # on examples that no worker has seen
+
+
+def train(
+    workers: list[ray.actor.ActorHandle], client: DbwClient, name: str, policy: Policy, iterations: int, target: float
+) -> Outcome:
+    """Push & Wait: every worker finishes its gradient, then begins one of the newest parameters."""
+    ray.get([worker.begin_training.remote() for worker in workers])  # all have started and are idle
+    held_out = draw(np.random.default_rng(2), 2000)
+    weights = np.zeros((FEATURES, CLASSES))
+    idle = list(range(len(workers)))
+    computing: dict[ray.ObjectRef, tuple[int, int]] = {}  # each gradient's worker and iteration
+    published: list[float] = []  # when each iteration's parameters were
+    with client.job(name, workers=len(workers), spec=JobSpec(policy=policy)) as job:
+        for iteration in range(iterations):
+            parameters = ray.put(weights)  # once for all workers
+            published.append(time.monotonic())
+            moments = Moments()
+            losses: list[float] = []
+            done: list[int] = []
+            while moments.k < job.k:
+                while idle:
+                    worker = idle.pop()
+                    computing[workers[worker].gradient.remote(parameters)] = worker, iteration
+                # One at a time: each has its own time of arrival, also those of earlier iterations.
+                [arrived], _ = ray.wait(list(computing), num_returns=1)
+                now = time.monotonic()
+                worker, begun = computing.pop(arrived)
+                job.arrived(worker=worker, seconds=now - published[begun], iteration=begun)
+                loss, gradient = ray.get(arrived)
+                if begun < iteration:  # late: it is not averaged, and its worker goes on with the newest parameters
+                    idle.append(worker)
+                else:
+                    moments.add(gradient)
+                    losses.append(loss)
+                    done.append(worker)
+            idle = done
+            weights = weights - LEARNING_RATE * moments.mean()
+            loss = float(np.mean(losses))
+            # The duration is that of the k-th arrival, which the client knows.
+            job.end_iteration(
+                loss=loss, learning_rate=LEARNING_RATE, published_seconds=published[iteration], **moments.summary()
+            )
+            if iteration % 10 == 0:
+                print(f"{name}: iteration {iteration}, k = {moments.k}, loss {loss:.3f}", flush=True)
+            held_out_loss, _ = loss_and_gradient(weights, *held_out)
+            if held_out_loss <= target:
+                break
+    return Outcome(len(published), time.monotonic() - published[0], held_out_loss)
+
+
+def main() -> None:
+    """Train with each policy, and compare."""
+    parser = argparse.ArgumentParser(description="Train on Ray, with and without dynamic backup workers.")
+    parser.add_argument("--controller", default="127.0.0.1:50051", metavar="HOST:PORT")
+    parser.add_argument("--job", default="ray", metavar="NAME", help="the jobs are NAME-dbw and NAME-sync")
+    parser.add_argument("--workers", type=int, default=8, metavar="N")
+    parser.add_argument("--iterations", type=int, default=60, metavar="T", help="of each training, at most")
+    parser.add_argument("--target-loss", type=float, default=0.3, metavar="LOSS")
+    parser.add_argument("--address", metavar="HOST:PORT", help="a Ray cluster; else RAY_ADDRESS, or one started here")
+    options = parser.parse_args()
+    if min(options.workers, options.iterations) < 1:
+        parser.error("--workers and --iterations must be at least 1")
+
+    ray.init(address=options.address, include_dashboard=False, logging_level="warning")
+    # Actors that die are started again, on another node if need be, and compute the same gradient: it is only late.
+    start = ray.remote(scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1)(Worker).remote
+    workers = [start(number, 8.0 if number < options.workers / 4 else 1.0) for number in range(options.workers)]
+    client = DbwClient(options.controller)
+    outcomes = {
+        rule: train(workers, client, f"{options.job}-{rule}", policy, options.iterations, options.target_loss)
+        for rule, policy in POLICIES.items()
+    }
+    for rule, outcome in outcomes.items():
+        print(f"{rule}: loss {outcome.loss:.3f} after {outcome.iterations} iterations, {outcome.seconds:.2f} s")
+    if all(outcome.loss <= options.target_loss for outcome in outcomes.values()):
+        print(f"speed-up by dbw: {outcomes['sync'].seconds / outcomes['dbw'].seconds:.1f}")
+    else:
+        print(f"no speed-up to tell: a loss of {options.target_loss} was not reached by both")
+
+
+if __name__ == "__main__":
+    main()

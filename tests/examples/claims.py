@@ -1,0 +1,31 @@
+"""What every example claims to be: a training whose k is the controller's, reported as the contract asks for."""
+
+from statistics import mean
+
+from tests.examples.recorder import RecordedJob
+
+
+def assert_integrated(job: RecordedJob, workers: int, iterations: int) -> None:
+    """Assert that an example trained, did as decided, and told the truth about it."""
+    assert [summary.iteration for summary in job.summaries] == list(range(iterations))
+    assert job.decisions == job.replay(), "the same policy in process decides the same"
+    decided = [workers, *(decision.k for decision in job.decisions)]
+    assert [summary.k for summary in job.summaries] == decided[:-1], "it waits for as many as decided"
+    assert min(decided) < workers, "there was something to decide"
+    assert job.late, "workers that were not waited for are heard of"
+    assert job.findings() == [], "`dbw doctor` finds nothing"
+    losses = [summary.loss for summary in job.summaries]
+    assert mean(losses[-5:]) < 0.5 * mean(losses[:5]), "it learns"
+    assert_times_are_since_publication(job)
+
+
+def assert_times_are_since_publication(job: RecordedJob) -> None:
+    """Assert that the k-th arrival ends its iteration, and that what came later arrived later."""
+    seconds: dict[int, dict[int, float]] = {}
+    for arrivals in job.arrivals:
+        ranks = enumerate(arrivals.seconds, start=arrivals.preceding + 1)
+        seconds.setdefault(arrivals.iteration, {}).update(ranks)
+    for summary in job.summaries:
+        by_rank = seconds[summary.iteration]
+        assert sorted(by_rank.values()) == [by_rank[rank] for rank in sorted(by_rank)]
+        assert by_rank[summary.k] <= summary.duration_seconds
