@@ -16,7 +16,7 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import Job
 from dbw_runtime.channel import ConnectionOptions
 from dbw_runtime.configuration import UsageError, option, parse
-from dbw_runtime.failure import describe
+from dbw_runtime.failure import describe, reason_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def run_command(name: str, description: str, arguments: Sequence[str] | None, as
         with connection.open() as channel:
             return ask(Controller(channel, connection.metadata(), options.timeout), given)
     except grpc.RpcError as error:
-        hint = "; is it running, and does it use TLS or not, as you do?" if _is_unavailable(error) else ""
+        hint = "; is it running, and does it use TLS or not, as you do?" if _is_out_of_reach(error) else ""
         print(f"dbw {name}: {options.controller}: {describe(error)}{hint}", file=sys.stderr)
     except BrokenPipeError:  # whoever read this has seen enough
         sys.stdout = None
@@ -103,8 +103,9 @@ def run_command(name: str, description: str, arguments: Sequence[str] | None, as
     return 1
 
 
-def _is_unavailable(error: grpc.RpcError) -> bool:
-    return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+def _is_out_of_reach(error: grpc.RpcError) -> bool:
+    unavailable = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+    return unavailable and reason_of(error) is None  # one that starts or stops says so itself
 
 
 def wide_console() -> Console:

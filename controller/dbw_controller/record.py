@@ -83,7 +83,7 @@ class Record:
         recent.append(event)
         self._recent_rows += event.rows
         while recent and (
-            recent[0].asked.iteration + RECENT_ITERATIONS < event.asked.iteration or self._recent_rows > most
+            recent[0].asked.iteration + RECENT_ITERATIONS <= event.asked.iteration or self._recent_rows > most
         ):
             self._recent_rows -= recent.popleft().rows
 

@@ -3,6 +3,8 @@
 // Eight threads compute gradients of a logistic regression, a quarter of them five times slower than the others.
 // dbw_job.h has the conversation with the controller; `Train` below is where a parameter server uses it.
 //
+// Debian has what it needs in libgrpc++-dev, libprotobuf-dev, protobuf-compiler-grpc, cmake, g++ and pkg-config.
+//
 //   $ dbw controller
 //   $ cmake -S . -B build && cmake --build build
 //   $ build/parameter_server --controller 127.0.0.1:50051 --job cpp --workers 8 --iterations 60 --transport stream

@@ -3,7 +3,7 @@
 Workers are Ray actors, a quarter of them eight times slower than the others. It trains until a loss is reached, first
 with dynamic backup workers, then waiting for all workers, with the same examples and delays, and compares the times:
 
-    pip install . -r examples/ray/requirements.txt     # in a clone; the controller needs '.[controller]'
+    pip install '.[controller]' -r examples/ray/requirements.txt     # in a clone
     dbw controller &
     python examples/ray/train.py                       # on this machine, or on a cluster: --address HOST:PORT
 

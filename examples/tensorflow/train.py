@@ -3,7 +3,7 @@
 Workers are threads, which compute side by side because TensorFlow does so without Python's lock; every fourth of them
 is eight times slower than the others:
 
-    pip install . -r examples/tensorflow/requirements.txt     # in a clone; the controller needs '.[controller]'
+    pip install '.[controller]' -r examples/tensorflow/requirements.txt     # in a clone
     dbw controller &
     python examples/tensorflow/train.py
 

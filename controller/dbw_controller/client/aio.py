@@ -38,6 +38,7 @@ class AsyncTrainingJob(Training):
         self._settings = settings
         self._connection = settings.connection()
         self._changed = asyncio.Event()
+        self._closed = False
 
     async def open(self) -> None:
         """Begin to talk to the controller."""
@@ -108,7 +109,10 @@ class AsyncTrainingJob(Training):
                 self._outbox.put_nowait(None)  # ends what sends
 
     async def close(self, delete: bool = False) -> None:
-        """Stop talking to the controller; it keeps the job unless told otherwise."""
+        """Stop talking to the controller, once and for all; it keeps the job unless told otherwise."""
+        if self._closed:
+            return
+        self._closed = True
         self._link.cancel()
         with suppress(asyncio.CancelledError):
             await self._link

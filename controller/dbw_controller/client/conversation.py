@@ -180,12 +180,17 @@ class Conversation:
 
     def summary(self, **told: Unpack[Summary]) -> IterationSummary:
         """The current iteration, at its end."""
+        if unknown := told.keys() - Summary.__annotations__.keys():
+            names = ", ".join(Summary.__annotations__)
+            raise TypeError(f"an iteration has no {min(unknown)!r} that could be told; there are {names}")
         k = told.get("k", self.k)
         if k < 1:
             raise ValueError(f"k is {k}; it must be how many gradients were averaged, at least 1")
         times = self._arrived.get(self.iteration, [])
         if "duration_seconds" not in told and not times:
-            raise ValueError("duration_seconds is needed where no arrivals were reported")
+            raise ValueError(
+                f"duration_seconds is needed where no arrivals of iteration {self.iteration} were reported"
+            )
         seconds = told.get("duration_seconds", times[min(k, len(times)) - 1] if times else 0.0)
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(

@@ -1,10 +1,13 @@
 """The gradients' moments that `end_iteration` needs, from gradients as they come in. None of them is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 Array = Any  # of PyTorch, on any device, or what NumPy can make an array of
-Gradient = Array | Sequence[Array]
+Gradient = Array | Sequence[Array] | Mapping[str, Array]
+
+
+WHOLE = None  # the name of the only part of a gradient that is one array
 
 
 class AveragedGradients(TypedDict):
@@ -18,46 +21,53 @@ class AveragedGradients(TypedDict):
 class Moments:
     """Adds up the gradients of one iteration, in double precision, where they are: on a GPU nothing waits for it.
 
-    A gradient is one array or, in parts, a sequence of them: all gradients of an iteration in the same way.
+    A gradient is one array or, in parts, a sequence or mapping of them: all gradients of an iteration in the same way.
     """
 
     def __init__(self) -> None:
         self.k = 0  # how many there are
-        self._parts: list[_Part] = []
-        self._whole = True
+        self._parts: dict[Any, _Part] = {}  # by their names
+        self._is_mapping = False
 
     def add(self, gradient: Gradient) -> None:
         """Take in a gradient. One that does not fit those before is refused, and changes nothing."""
-        whole = hasattr(gradient, "shape")
-        parts = [_Part(array) for array in ([gradient] if whole else gradient)]
-        shapes, expected = [part.shape for part in parts], [part.shape for part in self._parts]
-        if self.k and (whole, shapes) != (self._whole, expected):
-            raise ValueError(f"the gradient has the shapes {shapes}; those before it have {expected}")
-        if self.k:
-            for before, part in zip(self._parts, parts, strict=True):
-                before.add(part)
+        parts = {name: _Part(array) for name, array in _named(gradient).items()}
+        shapes, expected = ({name: part.shape for name, part in own.items()} for own in (parts, self._parts))
+        if not self.k:
+            self._parts, self._is_mapping = parts, isinstance(gradient, Mapping)
+        elif shapes == expected:
+            for name, part in parts.items():
+                self._parts[name].add(part)
         else:
-            self._whole, self._parts = whole, parts
+            raise ValueError(f"the gradient has the shapes {shapes}; those before it have {expected}")
         self.k += 1
 
     def mean(self) -> Any:  # noqa: ANN401 (a `Gradient`)
-        """The mean gradient, in the form of those that were added; of other frameworks than PyTorch, as NumPy's."""
+        """The mean gradient, in the form and precision of the first; of other frameworks than PyTorch, as NumPy's."""
         self._require_some()
-        means = [part.mean(self.k) for part in self._parts]
-        return means[0] if self._whole else means
+        means = {name: part.mean(self.k) for name, part in self._parts.items()}
+        if WHOLE in means:
+            return means[WHOLE]
+        return means if self._is_mapping else list(means.values())
 
     def summary(self) -> AveragedGradients:
         """What `end_iteration` is to be told: `job.end_iteration(loss=…, learning_rate=…, **moments.summary())`."""
         self._require_some()
         return {
             "k": self.k,
-            "mean_squared_norm": float(sum(part.sum @ part.sum for part in self._parts)) / self.k**2,
-            "sum_squared_norms": float(sum(part.squares for part in self._parts)),
+            "mean_squared_norm": float(sum(part.sum @ part.sum for part in self._parts.values())) / self.k**2,
+            "sum_squared_norms": float(sum(part.squares for part in self._parts.values())),
         }
 
     def _require_some(self) -> None:
         if not self.k:
             raise ValueError("no gradient was added; an iteration averages at least one")
+
+
+def _named(gradient: Gradient) -> Mapping[Any, Array]:
+    if hasattr(gradient, "shape"):
+        return {WHOLE: gradient}
+    return gradient if isinstance(gradient, Mapping) else dict(enumerate(gradient))
 
 
 class _Part:

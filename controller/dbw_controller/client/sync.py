@@ -128,7 +128,9 @@ class TrainingJob(Training):
             self._changed.notify_all()
 
     def close(self, delete: bool = False) -> None:
-        """Stop talking to the controller; it keeps the job unless told otherwise."""
+        """Stop talking to the controller, once and for all; it keeps the job unless told otherwise."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         if delete and self._talk.link is not Link.OVER:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, allow_missing=True)

@@ -1,7 +1,7 @@
 """Whether arrivals after the end of their iteration are reported."""
 
 from dbw_controller.diagnosis.ended import Ended
-from dbw_controller.diagnosis.finding import FindingKind, Problem
+from dbw_controller.diagnosis.finding import ROW, FindingKind, Problem
 from dbw_controller.events import EndCause
 from dbw_controller.job import LATE_ITERATIONS
 
@@ -26,7 +26,8 @@ class LateArrivals:
             self._iterations += summary.end_cause is not EndCause.NO_MORE_EXPECTED
             self._most_k = max(self._most_k, summary.k)
             self._workers |= ended.workers
-        if self._iterations <= LATE_ITERATIONS or 0 < len(self._workers) <= self._most_k:
+        # Of workers that have numbers it is known whether more of them work than are waited for.
+        if self._iterations <= (ROW if self._workers else LATE_ITERATIONS) or 0 < len(self._workers) <= self._most_k:
             return None
         return FindingKind.LATE_ARRIVALS_MISSING, (
             f"In the last {self._iterations} iterations that waited for fewer than all workers no arrival was late. "

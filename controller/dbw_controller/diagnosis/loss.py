@@ -10,8 +10,9 @@ from dbw_controller.diagnosis.finding import FindingKind, Problem
 
 # Changes of k that are compared with those of the loss.
 CHANGES = 40
-# How much steadier the loss divided by k must be than the loss. A mean is steadier than its k-th part.
-STEADIER = 4.0
+# A sum grows in proportion to k, with a slope of 1; a mean has one of 0. What is above the middle by so many standard
+# errors is a sum.
+MIDDLE, STANDARD_ERRORS = 0.5, 3.0
 
 
 class Loss:
@@ -36,7 +37,13 @@ class Loss:
         )
 
     def _moves_with_k(self) -> bool:
-        """Whether the loss divided by k is steadier: in most changes, so that a few jumps do not decide it."""
+        """Whether the slope of a line through the changes is that of a sum.
+
+        It is how far the loss went with k over how far k went. Unlike in least squares, large jumps do not decide it.
+        """
         changes = np.array(self._changes)
         k, loss = (changes - changes.mean(axis=0)).T
-        return bool(STEADIER * np.median(np.abs(loss - k)) < np.median(np.abs(loss)))
+        distance = np.abs(k).sum()
+        slope = np.sign(k) @ loss / distance
+        error = np.linalg.norm(loss - slope * k) / distance
+        return bool(slope - STANDARD_ERRORS * error > MIDDLE)

@@ -21,7 +21,7 @@ def impossible_moments(ended: Ended) -> Problem | None:
     )
     return FindingKind.MOMENTS_IMPOSSIBLE, (
         f"k was {k}, with ‖ḡ‖² = {mean:.6g} and Σ‖g‖² = {squares:.6g}. For any {k} gradients k·‖ḡ‖², here "
-        f"{k * mean:.6g}, is at most Σ‖g‖². Probably {of_sum}one of the two is not squared."
+        f"{k * mean:.6g}, is at most Σ‖g‖². Probably {of_sum}one of the two is not squared, or Σ‖g‖² is a mean."
     )
 
 

@@ -102,6 +102,21 @@ def test_a_job_is_kept_when_training_fails_and_goes_on_where_it_was(server: Cont
         assert known_job(server, "resnet").learnt_iterations == 6
 
 
+def test_a_job_is_kept_when_it_is_closed_before_the_block_ends(server: Controller) -> None:
+    async def train_briefly() -> None:
+        async with AsyncDbwClient(server.target).job("closed-asyncio", workers=4) as job:
+            await job.end_iteration(**arrive(job))
+            await job.close()
+
+    with DbwClient(server.target).job("closed", workers=4) as job:
+        train(job, 1)
+        job.close()
+    asyncio.run(train_briefly())
+    with server.stub() as stub:
+        for name in ("closed", "closed-asyncio"):
+            assert stub.GetJob(pb.GetJobRequest(job=name)).job.learnt_iterations == 1
+
+
 def test_late_arrivals_count_for_their_own_iteration(server: Controller) -> None:
     with DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4, spec=STATIC) as job:
         for _ in range(3):

@@ -188,3 +188,8 @@ def test_a_wrong_arrival_is_refused_and_changes_nothing(mistake: dict[str, Any])
     request = end(talk)
     assert request is not None
     assert [(list(batch.seconds), list(batch.workers)) for batch in request.arrivals] == [([1.0], [0])]
+
+
+def test_a_name_that_nothing_can_be_told_by_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"'losss'.* there are k, duration_seconds, loss"):
+        end(attached(), losss=1.0)

@@ -36,7 +36,8 @@ def test_tensors_and_arrays_and_their_parts_have_the_same_moments(gradients: lis
     expected = moments_of(gradients).summary()
     tensors = [torch.tensor(gradient, requires_grad=True) for gradient in gradients]
     halves = [(gradient[:1], gradient[1:]) for gradient in gradients]
-    for others in (tensors, [g.reshape(1, -1) for g in gradients], halves, [g.tolist() for g in gradients]):
+    mappings = [{"first": gradient[:1], "rest": torch.tensor(gradient[1:])} for gradient in gradients]
+    for others in (tensors, [g.reshape(1, -1) for g in gradients], halves, mappings, [g.tolist() for g in gradients]):
         assert moments_of(others).summary() == pytest.approx(expected, rel=1e-12)
 
 
@@ -55,7 +56,9 @@ def test_the_mean_of_integers_is_not_rounded() -> None:
 def test_the_mean_of_tensors_in_parts_is_of_tensors_in_parts() -> None:
     weight, bias = torch.ones(2, 3), torch.tensor(2.0, dtype=torch.bfloat16)
     mean = moments_of([(weight, bias), (3 * weight, bias)]).mean()
-    torch.testing.assert_close(list(mean), [2 * weight, bias])
+    torch.testing.assert_close(mean, [2 * weight, bias])
+    named = moments_of([{"weight": weight, "bias": bias}, {"bias": bias, "weight": 3 * weight}]).mean()
+    torch.testing.assert_close(named, {"weight": 2 * weight, "bias": bias})
 
 
 def test_single_precision_gradients_are_added_up_in_double_precision() -> None:
@@ -76,7 +79,9 @@ def test_a_gradient_that_is_not_finite_makes_moments_that_are_not() -> None:
     assert summary["mean_squared_norm"] == summary["sum_squared_norms"] == math.inf
 
 
-@pytest.mark.parametrize("other", [np.ones(3), np.ones((2, 1)), [np.ones(2)], [np.ones(2), np.ones(1)]])
+@pytest.mark.parametrize(
+    "other", [np.ones(3), np.ones((2, 1)), [np.ones(2)], [np.ones(2), np.ones(1)], {"w": np.ones(2)}]
+)
 def test_a_gradient_of_another_form_is_refused_and_changes_nothing(other: object) -> None:
     moments = moments_of([np.ones(2)])
     with pytest.raises(ValueError, match=r"the gradient has the shapes .* those before it have"):

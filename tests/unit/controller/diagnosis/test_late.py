@@ -17,6 +17,16 @@ def test_a_very_slow_worker_is_not_taken_for_missing_late_arrivals() -> None:
     assert diagnosis.findings() == []
 
 
+def test_workers_with_numbers_show_soon_that_late_arrivals_are_missing_even_if_all_are_often_waited_for() -> None:
+    job, diagnosis = Job(JobSpec(policy=Static(3)), Membership(4, range(4))), Diagnosis()
+    for t in range(60):
+        k = 3 if t % 2 else 4
+        workers = [(t + i) % 4 for i in range(k)]
+        report = full_report(t, k, (1.0, 1.1, 1.2, 1.3)[:k], duration_seconds=0.9 + k / 10, fallback=True)
+        observe(job, diagnosis, replace(report, arrivals=[replace(report.arrivals[0], workers=workers)]))
+    assert [finding.kind for finding in diagnosis.findings()] == [FindingKind.LATE_ARRIVALS_MISSING]
+
+
 def only_in_time(report: Report) -> Report:
     ended = {} if report.summary is None else {report.summary.iteration: report.summary.k}
     kept = [arrivals for arrivals in report.arrivals if arrivals.iteration in ended]
