@@ -12,6 +12,8 @@ until the last has its response; the server may then still be adding the last gr
 rank begins until all are done: rank 0 receives the gradients one after the other and adds them, or all ranks `reduce`
 to rank 0, which has zeros.
 
+Bare gRPC is the floor under ours: workers send the same pieces to a server in Python that reads and forgets them.
+
 PyTorch has one thread in workers and in all of gloo's processes, which is faster for gloo than more of them on a
 machine with few cores, and its default in the server. Bars are throughputs, ours over gloo's. For a single push the bar
 is 0.40; 0.55 would be good.
@@ -25,20 +27,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
+from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 from typing import Any, NamedTuple
 
+import grpc
 import torch
 import torch.distributed as dist
+import uvloop
 from torch import nn
 
 from benchmarks._harness import Bar, Report, Spread, ratio, run
 from dbw.v1 import parameter_server_pb2 as pb
+from dbw_ps import pieces
 from dbw_ps.client import ParameterServer
+from dbw_ps.tensors import bytes_of
 from dbw_runtime.channel import Connection
 from dbw_runtime.memory import keep_large_buffers
 
@@ -168,6 +175,58 @@ def work(commands: Pipe, together: Barrier, number: int, target: str, elements: 
     commands.send(None)
 
 
+async def forget(requests: AsyncIterator[bytes], context: object) -> bytes:  # noqa: ARG001
+    """Read a gradient, and do nothing with it."""
+    async for _ in requests:
+        pass
+    return b""
+
+
+async def serve_bare(port: "SimpleQueue[int]") -> None:
+    """Serve the least that takes gradients in."""
+    server = grpc.aio.server()
+    handlers: dict[str, Any] = {"Push": grpc.stream_unary_rpc_method_handler(forget)}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("benchmarks.Bare", handlers)])
+    port.put(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    await server.wait_for_termination()
+
+
+def run_bare(port: "SimpleQueue[int]") -> None:
+    """Be that server, with all that makes ours fast."""
+    keep_large_buffers()
+    uvloop.run(serve_bare(port))
+
+
+@contextmanager
+def bare_server() -> Iterator[str]:
+    """Start it in a process of its own; its address."""
+    processes = multiprocessing.get_context("forkserver")
+    port: SimpleQueue[int] = processes.SimpleQueue()
+    process = processes.Process(target=run_bare, args=(port,), daemon=True)
+    process.start()
+    try:
+        yield f"127.0.0.1:{port.get()}"
+    finally:
+        process.terminate()
+        process.join()
+
+
+def work_bare(commands: Pipe, together: Barrier, number: int, target: str, elements: int) -> None:  # noqa: ARG001
+    """Be a worker of the bare server."""
+    keep_large_buffers()
+    vector = bytes_of(torch.randn(elements))
+    header = pb.GradientHeader(version=1, total_bytes=vector.nbytes, loss=1.0)
+    with Connection(target).open() as channel:
+        push: Any = channel.stream_unary("/benchmarks.Bare/Push")
+        while commands.recv()[0] == "push":
+            together.wait()
+            begin = time.perf_counter()
+            push(pieces.cut(header, vector))
+            commands.send((begin, time.perf_counter()))
+    commands.send(None)
+
+
 def rank(commands: Pipe, together: Barrier, number: int, folder: str) -> None:
     """Be one of gloo's processes."""
     torch.set_num_threads(1)
@@ -240,21 +299,25 @@ def in_turn(candidates: Mapping[str, Callable[[], float]], calls: int) -> dict[s
 
 
 @contextmanager
-def training(elements: int, workers: int) -> Iterator[Team]:
-    """Workers of a parameter server that is there for them alone."""
+def training(elements: int, workers: int) -> Iterator[dict[str, Callable[[], float]]]:
+    """Workers of a parameter server, and of a bare server, that are there for them alone."""
     with (
         parameter_server(MODELS[elements], workers) as server,
         Team(work, workers, server.target, elements) as team,
+        bare_server() as bare,
+        Team(work_bare, workers, bare, elements) as bare_team,
     ):
-        yield team
+        yield {"ours": partial(team.do, "push"), "bare gRPC": partial(bare_team.do, "push")}
 
 
 def compare(report: Report, name: str, seconds: Mapping[str, Sequence[float]], bars: Mapping[str, float]) -> None:
-    """Report how long all took, and our throughput over that of the others."""
+    """Report how long all took, and our throughput, and that of bare gRPC, over that of the others."""
     for candidate, values in seconds.items():
         report.results[f"{name}: {candidate}"] = Spread.of([value * 1e3 for value in values], "ms")
+    report.results[f"{name}: throughput over bare gRPC"] = ratio(seconds["bare gRPC"], seconds["ours"])
     for other, bar in bars.items():
         title = f"{name}: throughput over {other}"
+        report.results[f"{title}, of bare gRPC"] = ratio(seconds[other], seconds["bare gRPC"])
         report.results[title] = ratio(seconds[other], seconds["ours"])
         report.bars.append(Bar(title, report.results[title].median, ">=", bar))
 
@@ -264,15 +327,11 @@ def measure() -> Report:
     report = Report()
     with tempfile.TemporaryDirectory() as folder, Team(rank, WORKERS + 1, folder) as gloo:
         for case in CASES:
-            with training(case.elements, 1) as workers:
-                candidates = {
-                    "ours": partial(workers.do, "push"),
-                    "gloo": partial(gloo.do, "send", case.elements, first=2),
-                }
+            with training(case.elements, 1) as ours:
+                candidates = ours | {"gloo": partial(gloo.do, "send", case.elements, first=2)}
                 compare(report, f"push of {case.name}", in_turn(candidates, case.calls), {"gloo": 0.40})
-        with training(RESNET_ELEMENTS, WORKERS) as workers:
-            candidates = {
-                "ours": partial(workers.do, "push"),
+        with training(RESNET_ELEMENTS, WORKERS) as ours:
+            candidates = ours | {
                 "gloo recv and add": partial(gloo.do, "add"),
                 "gloo reduce": partial(gloo.do, "reduce"),
             }
