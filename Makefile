@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ENVIRONMENT := .venv/.complete
-# The examples' frameworks need not agree with our own dependencies, and an integrator has only the light base of ours.
+# An integrator has the light base of our dependencies only, beside a framework.
 EXAMPLES := .venv-examples/.complete
 CPP := libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc cmake g++ make pkg-config
 # The contract must not break what was committed: in the last commit or, if nothing has changed since, the one before.
@@ -41,7 +41,7 @@ $(EXAMPLES): pyproject.toml constraints.txt $(wildcard examples/*/requirements.t
 	@touch $@
 
 examples: $(EXAMPLES) ## install the frameworks of the examples
-	@pkg-config --exists grpc++ 2>/dev/null && command -v cmake grpc_cpp_plugin >/dev/null || \
+	@pkg-config --exists grpc++ 2>/dev/null && type cmake c++ protoc grpc_cpp_plugin >/dev/null 2>&1 || \
 	  { echo "==> installing gRPC for C++"; [[ $$EUID == 0 ]] && command -v apt-get >/dev/null && apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(CPP) >/dev/null; } || \
 	  echo "    SKIPPED: the example in C++ needs what Debian calls $(CPP)" >&2

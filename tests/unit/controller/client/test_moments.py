@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,10 +69,15 @@ def test_single_precision_gradients_are_added_up_in_double_precision() -> None:
     assert summary["sum_squared_norms"] == pytest.approx(size * (1 + float(small) ** 2), rel=1e-14)
 
 
-def test_what_was_added_is_not_changed() -> None:
-    gradient = np.array([1.0, 2.0])
-    moments_of([gradient, gradient, gradient]).mean()
-    assert gradient.tolist() == [1.0, 2.0]
+@pytest.mark.parametrize("buffer", [np.zeros(2), torch.zeros(2, dtype=torch.float64)], ids=["array", "tensor"])
+def test_what_was_added_is_neither_changed_nor_looked_at_again(buffer: Any) -> None:
+    moments = Moments()
+    for values in ((1.0, 2.0), (3.0, 4.0)):
+        buffer[0], buffer[1] = values
+        moments.add(buffer)
+        assert buffer.tolist() == list(values)
+    assert moments.mean().tolist() == [2.0, 3.0]
+    assert moments.summary() == pytest.approx({"k": 2, "mean_squared_norm": 13.0, "sum_squared_norms": 30.0})
 
 
 def test_a_gradient_that_is_not_finite_makes_moments_that_are_not() -> None:
@@ -84,9 +90,19 @@ def test_a_gradient_that_is_not_finite_makes_moments_that_are_not() -> None:
 )
 def test_a_gradient_of_another_form_is_refused_and_changes_nothing(other: object) -> None:
     moments = moments_of([np.ones(2)])
-    with pytest.raises(ValueError, match=r"the gradient has the shapes .* those before it have"):
+    with pytest.raises(ValueError, match=r"the gradient is .*; those before it are an array of shape \(2,\)"):
         moments.add(other)
     assert moments.summary() == {"k": 1, "mean_squared_norm": 2.0, "sum_squared_norms": 2.0}
+
+
+@pytest.mark.parametrize("part", [None, "text", np.array([1j]), torch.ones(2).to_sparse()], ids=lambda part: type(part))
+def test_what_has_no_numbers_is_refused_and_changes_nothing(part: object) -> None:
+    moments = moments_of([[np.ones(2), np.ones(1)]])
+    with pytest.raises(TypeError, match="a part of the gradient is"):
+        moments.add([np.ones(2), part])
+    with pytest.raises(ValueError, match="has no parts"):
+        moments.add([])
+    assert moments.summary() == {"k": 1, "mean_squared_norm": 3.0, "sum_squared_norms": 3.0}
 
 
 def test_without_a_gradient_there_are_no_moments() -> None:
