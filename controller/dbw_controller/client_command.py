@@ -63,13 +63,15 @@ class Controller:
 
     def all_jobs(self) -> Iterator[Job]:
         """The caller's jobs."""
-        calls, token = self.calls(), ""
+        calls, tokens = self.calls(), [""]
         while True:
-            page = calls.ListJobs(ListJobsRequest(page_token=token))
+            page = calls.ListJobs(ListJobsRequest(page_token=tokens[-1]))
             yield from page.jobs
-            token = page.next_page_token
-            if not token:
+            if not page.next_page_token:
                 return
+            if page.next_page_token in tokens:
+                raise grpc.RpcError(f"the page token {page.next_page_token!r} came twice: the list of jobs has no end")
+            tokens.append(page.next_page_token)
 
 
 Ask = Callable[[Controller, dict[str, Any]], int]
@@ -95,9 +97,8 @@ def run_command(name: str, description: str, arguments: Sequence[str] | None, as
     except grpc.RpcError as error:
         hint = "; is it running, and does it use TLS or not, as you do?" if _is_out_of_reach(error) else ""
         print(f"dbw {name}: {options.controller}: {describe(error)}{hint}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read this has seen enough
+    except BrokenPipeError:  # whoever read this has seen enough; but what was not said to the end is no verdict
         sys.stdout = None
-        return 0
     except OSError as error:
         print(f"dbw {name}: {error}", file=sys.stderr)
     return 1

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import grpc
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -11,6 +12,7 @@ from dbw.v1.controller_pb2 import DiagnoseJobRequest, DiagnoseJobResponse, Findi
 from dbw_controller.client_command import ADDRESS, Argument, Controller, run_command, wide_console
 from dbw_controller.diagnosis import LEAST
 from dbw_controller.job import LATE_ITERATIONS
+from dbw_runtime.failure import reason_of
 
 # Every check needs a few iterations, each judged when the next one has ended; the slowest needs a long row before them.
 FEW = LEAST + 1
@@ -30,7 +32,12 @@ def _doctor(controller: Controller, given: dict[str, Any]) -> int:
     console, calls, sick = wide_console(), controller.calls(), False
     names = [given["job"]] if given["job"] else [job.name for job in controller.all_jobs()]
     for name in names:
-        diagnosis = calls.DiagnoseJob(DiagnoseJobRequest(job=name))
+        try:
+            diagnosis = calls.DiagnoseJob(DiagnoseJobRequest(job=name))
+        except grpc.RpcError as error:
+            if given["job"] or reason_of(error) != "JOB_NOT_FOUND":
+                raise
+            continue  # it was deleted since it was listed
         _show(console, name, diagnosis)
         sick |= bool(diagnosis.findings)
     if not names:

@@ -2,8 +2,9 @@
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Arrivals, Membership
+from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.conformance.check import check, expect, expect_k, expect_refusal, require
-from dbw_controller.conformance.subject import WORKERS, Subject
+from dbw_controller.conformance.subject import DBW, WORKERS, Subject
 
 ITERATIONS = 12
 
@@ -28,10 +29,10 @@ def repeated_summary(subject: Subject) -> None:
 
 @check
 def get_decision(subject: Subject) -> None:
-    """GetDecision returns the decisions that were made, the newest one where no iteration is named."""
+    """GetDecision returns the last decisions that were made, the newest one where no iteration is named."""
     training = subject.training()
     decisions = training.train(3)
-    for decision in decisions:
+    for decision in decisions[-2:]:  # how many more are remembered is the controller's choice
         request = pb.GetDecisionRequest(job=training.name, iteration=decision.iteration)
         expect("the decision", subject.rpc.GetDecision(request).decision, decision)
     newest = subject.rpc.GetDecision(pb.GetDecisionRequest(job=training.name)).decision
@@ -107,12 +108,18 @@ def repeated_arrivals(subject: Subject) -> None:
 
 @check
 def late_arrivals(subject: Subject) -> None:
-    """Arrivals of iterations that ended, even long ago, are accepted and change no decision that was made."""
-    training = subject.training(ITERATIONS)
-    for iteration in (ITERATIONS - 1, 0):
-        late = Arrivals(iteration=iteration, preceding=WORKERS - 1, seconds=[5.0], workers=[WORKERS - 1])
-        subject.rpc.Report(pb.ReportRequest(job=training.name, session=training.session, arrivals=[late]))
-    expect("the decision", training.job().decision, training.decision)
+    """Arrivals after the end of their iteration count as those before it do, and change no decision that was made."""
+    two = JobSpec(policy=DBW.policy, k_min=2, k_max=2)  # a fixed k, with a policy that estimates durations
+    prompt, late = subject.training(spec=two), subject.training(spec=two)
+    for iteration in range(ITERATIONS):
+        prompt.end(iteration)
+        seconds = late.arrivals(iteration).seconds
+        late.end(iteration, arrivals=[Arrivals(iteration=iteration, seconds=seconds[:2], workers=[0, 1])])
+        rest = Arrivals(iteration=iteration, preceding=2, seconds=seconds[2:], workers=[2, 3])
+        subject.rpc.Report(pb.ReportRequest(job=late.name, session=late.session, arrivals=[rest]))
+        expect("the decision after late arrivals", late.job().decision, late.decision)
+    expected, answer = (training.end(ITERATIONS, include_estimates=True) for training in (prompt, late))
+    expect("the next decision", answer, expected)
 
 
 @check

@@ -25,7 +25,7 @@ def create_job(subject: Subject) -> None:
 @check
 def defaults_filled_in(subject: Subject) -> None:
     """A job shows the specification that it was created with, defaults filled in."""
-    spec = subject.training().job().spec
+    spec = subject.create(subject.name()).job.spec
     require(spec.policy.WhichOneof("rule"), "no rule of the policy is set; expected the controller's default")
     expect("k_min", spec.k_min, 1)
     expect("estimation.averaging_window", spec.estimation.averaging_window, 5)
@@ -97,16 +97,17 @@ def get_job(subject: Subject) -> None:
 @check
 def list_jobs(subject: Subject) -> None:
     """ListJobs lists each job once, in the order of the names, in pages no larger than asked for."""
-    own, seen, token = [subject.training().name for _ in range(3)], list[str](), ""
+    own, seen, tokens = [subject.training().name for _ in range(3)], list[str](), [""]
     while True:
-        page = subject.rpc.ListJobs(pb.ListJobsRequest(page_size=2, page_token=token))
+        page = subject.rpc.ListJobs(pb.ListJobsRequest(page_size=2, page_token=tokens[-1]))
         require(len(page.jobs) <= 2, f"a page has {len(page.jobs)} jobs; expected at most 2, as asked for")
         seen += [job.name for job in page.jobs]
-        token = page.next_page_token
-        if not token:
+        require(seen == sorted(set(seen)), "the names are out of order, or some are listed twice")
+        if not page.next_page_token:
             break
+        require(page.next_page_token not in tokens, f"the page token {page.next_page_token!r} came twice")
+        tokens.append(page.next_page_token)
     expect("the jobs listed", [name for name in seen if name in own], own)
-    require(seen == sorted(set(seen)), "the names are out of order, or some are listed twice")
 
 
 @check

@@ -1,18 +1,19 @@
 """Whether those who watch, ask for a diagnosis, or move what was learnt get what the contract says."""
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any
 
 import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from dbw.v1 import controller_pb2 as pb
 from dbw_controller.conformance.check import SkippedCheckError, check, expect, expect_refusal, require
-from dbw_controller.conformance.subject import Subject, Training
+from dbw_controller.conformance.states import exported, imported
+from dbw_controller.conformance.subject import Subject
 from dbw_controller.contract import PIECE_BYTES
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
+# Without a health service, and with one that does not know what it is asked for.
+NO_HEALTH = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND)
 
 
 @check
@@ -46,7 +47,7 @@ def diagnose_job(subject: Subject) -> None:
 def export_state(subject: Subject) -> None:
     """ExportJobState sends a header and then, in pieces of at most 2 MiB, the bytes that it describes."""
     training = subject.training(8)
-    pieces = _exported(subject, training)
+    pieces = exported(subject, training)
     header, data = pieces[0].header, b"".join(piece.data for piece in pieces)
     expect("the header's job", header.job, training.name)
     expect("the header's learnt_iterations", header.learnt_iterations, 8)
@@ -60,8 +61,8 @@ def export_state(subject: Subject) -> None:
 def import_state(subject: Subject) -> None:
     """ImportJobState gives a job what another has learnt, and decides anew for the iteration that the job is at."""
     teacher, pupil = subject.training(8), subject.training(2)
-    pieces = _exported(subject, teacher)
-    job = subject.rpc.ImportJobState(_imported(pieces, pupil)).job
+    pieces = exported(subject, teacher)
+    job = subject.rpc.ImportJobState(imported(pieces, pupil)).job
     expect("the job's name", job.name, pupil.name)
     expect("learnt_iterations", job.learnt_iterations, 8)
     expect("the decision's iteration", job.decision.iteration, 2)
@@ -73,8 +74,8 @@ def import_state(subject: Subject) -> None:
 def damaged_state(subject: Subject) -> None:
     """A state that did not arrive intact is refused, and nothing changes."""
     teacher, pupil = subject.training(8), subject.training(2)
-    pieces = _exported(subject, teacher)
-    short, changed = _imported(pieces, pupil, total_bytes=10**6), _imported(pieces, pupil, sha256=bytes(32))
+    pieces = exported(subject, teacher)
+    short, changed = imported(pieces, pupil, total_bytes=10**6), imported(pieces, pupil, sha256=bytes(32))
     for what, requests in (("a state cut short", short), ("a wrong digest", changed)):
         expect_refusal(what, "STATE_DAMAGED", subject.rpc.ImportJobState, requests)
     expect("learnt_iterations after that", pupil.job().learnt_iterations, 2)
@@ -85,39 +86,20 @@ def damaged_state(subject: Subject) -> None:
 def unknown_state_format(subject: Subject) -> None:
     """A state in a format that the controller does not know is refused."""
     training = subject.training(2)
-    requests = _imported(_exported(subject, training), training, format_version=2**32 - 1)
+    requests = imported(exported(subject, training), training, format_version=2**32 - 1)
     expect_refusal("another format", "STATE_FORMAT_UNKNOWN", subject.rpc.ImportJobState, requests)
-
-
-def _exported(subject: Subject, training: Training) -> list[pb.ExportJobStateResponse]:
-    pieces = list(subject.rpc.ExportJobState(pb.ExportJobStateRequest(job=training.name)))
-    require(pieces and pieces[0].HasField("header"), "the first response has no header; expected one")
-    return pieces
-
-
-def _imported(
-    pieces: list[pb.ExportJobStateResponse],
-    training: Training,
-    **changes: Any,  # noqa: ANN401
-) -> Iterator[pb.ImportJobStateRequest]:
-    header = pb.JobStateHeader()
-    header.CopyFrom(pieces[0].header)
-    for name, value in changes.items():
-        setattr(header, name, value)
-    session = training.session
-    yield pb.ImportJobStateRequest(job=training.name, session=session, header=header, data=pieces[0].data)
-    yield from (pb.ImportJobStateRequest(data=piece.data) for piece in pieces[1:])
 
 
 @check
 def health(subject: Subject) -> None:
     """The health service (grpc.health.v1), where there is one, says SERVING for the server and the service."""
     for service in ("", SERVICE):
+        whose = service or "the server"
         try:
             answer = subject.health.Check(HealthCheckRequest(service=service))
         except grpc.RpcError as error:
-            if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                raise SkippedCheckError("there is no health service") from error
+            if isinstance(error, grpc.Call) and error.code() in NO_HEALTH:
+                raise SkippedCheckError(f"there is no health service for {whose}") from error
             raise
         status = HealthCheckResponse.ServingStatus.Name(answer.status)
-        expect(f"the health of {service or 'the server'}", status, "SERVING")
+        expect(f"the health of {whose}", status, "SERVING")

@@ -12,11 +12,13 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Arrivals, Decision, GradientMoments, IterationSummary, Membership
-from dbw.v1.job_pb2 import Job, JobSpec
+from dbw.v1.job_pb2 import DbwPolicy, Job, JobSpec, Policy
 from dbw_controller.client_command import Controller
 
 WORKERS = 4
 TIMES = (1.0, 1.1, 1.2, 3.0)
+# A controller's default may be any policy; jobs with this one decide the same where they were told the same.
+DBW = JobSpec(policy=Policy(dbw=DbwPolicy()))
 
 
 class Training:
@@ -32,14 +34,14 @@ class Training:
         return Arrivals(iteration=iteration, seconds=[pace * time for time in TIMES], workers=range(WORKERS))
 
     def summary(self, iteration: int, k: int) -> IterationSummary:
-        """An iteration that ended with its k-th arrival."""
+        """An iteration that ended with its k-th arrival; its gradients have a mean of squared norm 2 and variance 1."""
         return IterationSummary(
             iteration=iteration,
             k=k,
             duration_seconds=self.arrivals(iteration).seconds[k - 1],
             loss=2.0 * 0.99**iteration,
             learning_rate=0.1,
-            moments=GradientMoments(mean_squared_norm=2.0, sum_squared_norms=3.0 * k),
+            moments=GradientMoments(mean_squared_norm=2.0, sum_squared_norms=2.0 * k + (k - 1)),
         )
 
     def request(self, iteration: int, **fields: Any) -> pb.EndIterationRequest:  # noqa: ANN401
@@ -84,7 +86,7 @@ class Subject:
         response: pb.CreateJobResponse = self.rpc.CreateJob(request)
         return response
 
-    def training(self, iterations: int = 0, spec: JobSpec | None = None) -> Training:
+    def training(self, iterations: int = 0, spec: JobSpec = DBW) -> Training:
         """A job of its own that has gone through so many iterations."""
         name = self.name()
         training = Training(self.rpc, name, self.create(name, spec=spec, iteration=0))

@@ -1,5 +1,6 @@
 """`dbw conformance` against a real controller, and against ones that are broken on purpose: by a proxy in between."""
 
+import os
 import re
 import subprocess
 import sys
@@ -74,6 +75,16 @@ def test_a_controller_conforms_beside_other_jobs_with_tokens(tmp_path: Path) -> 
 def test_what_goes_wrong_is_said_in_a_line(arguments: tuple[str, ...], code: int, text: str) -> None:
     done = conformance(*arguments)
     assert (done.returncode, text in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+
+
+def test_a_run_that_nobody_reads_to_its_end_is_no_pass(server: Controller) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dbw_runtime.cli", "conformance", server.target]
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert jobs_left(server) == []
 
 
 def test_a_controller_conforms_behind_a_proxy_and_every_rpc_is_checked(server: Controller) -> None:
@@ -237,6 +248,34 @@ def jobs_in_any_order() -> Spoil:
     return changed({"ListJobs"}, lambda _request, answer: answer.jobs.reverse())
 
 
+def a_list_without_end() -> Spoil:
+    def spoil(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        if rpc != "ListJobs":
+            return forward(requests)
+        return iter([pb.ListJobsResponse(next_page_token="more").SerializeToString()])  # noqa: S106
+
+    return spoil
+
+
+def late_arrivals_are_ignored() -> Spoil:
+    begun: dict[str, int] = {}  # the iteration that each job is in
+
+    def spoil(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        if rpc == "EndIteration":
+            ended = pb.EndIterationRequest.FromString(next(requests))
+            begun[ended.job] = ended.summary.iteration + 1
+            return forward(iter([ended.SerializeToString()]))
+        if rpc == "Report":
+            report = pb.ReportRequest.FromString(next(requests))
+            in_time = [arrivals for arrivals in report.arrivals if arrivals.iteration >= begun.get(report.job, 0)]
+            del report.arrivals[:]
+            report.arrivals.extend(in_time)
+            return forward(iter([report.SerializeToString()]))
+        return forward(requests)
+
+    return spoil
+
+
 def a_damaged_export() -> Spoil:
     def damage(_request: Any, answer: Any) -> None:
         answer.data = answer.data[:-1] + b"?"
@@ -276,7 +315,7 @@ REFUSALS = {
 }
 BROKEN: list[tuple[Callable[[], Spoil], set[str]]] = [
     (too_large_k, {"create-job", "static-policy", "bounds", "next-decision", "fewer-workers"}),
-    (lost_workers_that_are_waited_for, {"bounds", "fewer-workers", "no-worker"}),
+    (lost_workers_that_are_waited_for, {"bounds", "late-arrivals", "fewer-workers", "no-worker"}),
     (attaching_begins_anew, {"attach"}),
     (another_answer_when_asked_again, {"repeated-summary"}),
     (another_answer_on_the_stream, {"stream-and-single-calls"}),
@@ -286,6 +325,8 @@ BROKEN: list[tuple[Callable[[], Spoil], set[str]]] = [
     (streams_that_end_well_after_a_bad_message, {"bad-message-on-a-stream", "one-job-a-stream"}),
     (nothing_is_ever_deleted, {"delete-job", "delete-missing-job", "watch-job"}),
     (jobs_in_any_order, {"list-jobs"}),
+    (a_list_without_end, {"list-jobs"}),
+    (late_arrivals_are_ignored, {"late-arrivals"}),
     (a_damaged_export, {"export-state", "import-state"}),
     (watchers_see_no_summary, {"watch-job"}),
     (sick, {"health"}),
@@ -319,10 +360,11 @@ def test_a_call_that_hangs_fails_its_own_check_only(server: Controller) -> None:
     assert "DEADLINE_EXCEEDED" in done.stdout
 
 
-def test_a_controller_without_a_health_service_may_conform(server: Controller) -> None:
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND])
+def test_a_controller_without_a_health_service_may_conform(server: Controller, code: grpc.StatusCode) -> None:
     def spoil(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
         if rpc == "Check":
-            raise RefusalError(grpc.StatusCode.UNIMPLEMENTED, "there is no such service")
+            raise RefusalError(code, "there is no such service")
         yield from forward(requests)
 
     with proxied(server.target, spoil) as address:

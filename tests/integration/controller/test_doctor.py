@@ -24,6 +24,7 @@ from dbw_controller.diagnosis import FindingKind
 from dbw_controller.doctor_command import ENOUGH, FEW
 from dbw_controller.events import IterationSummary, Report
 from dbw_controller.policies import Dbw, Policy, Static
+from tests.proxy import Forward, proxied
 from tests.servers import PATIENCE, Controller, controller
 from tests.unit.controller.diagnosis.server import Change, Server, changed_arrivals, changed_summary, told
 from tests.unit.controller.diagnosis.test_clock import scaled
@@ -175,6 +176,43 @@ def test_all_jobs_are_examined_if_none_is_named(server: Controller, stub: Contro
     assert done.returncode == 1
     assert re.findall(r"^\w+: ", done.stdout, re.MULTILINE) == ["healthy: ", "sick: "]
     assert findings(done.stdout) == ["INPUT_MISSING"]
+
+
+def test_a_job_that_is_deleted_meanwhile_is_left_out(server: Controller, stub: ControllerServiceStub) -> None:
+    RemoteServer(stub=stub, name="gone").run(1)
+    RemoteServer(stub=stub, name="healthy").run(1)
+
+    def delete_first(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        if rpc == "DiagnoseJob":
+            stub.DeleteJob(pb.DeleteJobRequest(job="gone", allow_missing=True))
+        return forward(requests)
+
+    with proxied(server.target, delete_first) as address:
+        done = doctor(address)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.findall(r"^\w+: ", done.stdout, re.MULTILINE) == ["healthy: "]
+
+
+def test_a_list_of_jobs_without_end_is_an_error(server: Controller) -> None:
+    def repeat(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        if rpc != "ListJobs":
+            return forward(requests)
+        return iter([pb.ListJobsResponse(next_page_token="more").SerializeToString()])  # noqa: S106
+
+    with proxied(server.target, repeat) as address:
+        done = doctor(address)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"dbw doctor: {address}: the page token 'more' came twice: the list of jobs has no end\n"
+
+
+def test_a_verdict_that_nobody_reads_is_none(server: Controller, stub: ControllerServiceStub) -> None:
+    RemoteServer(stub=stub).run(1)
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dbw_runtime.cli", "doctor", server.target]
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_no_jobs_are_said_to_be_none(server: Controller) -> None:
