@@ -92,6 +92,7 @@ class DbwJob {
   enum class Transport { kStream, kUnary };
   static constexpr std::chrono::seconds kPatience{1};  // with a controller that does not answer
   static constexpr std::chrono::seconds kPause{2};     // until it is tried again
+  static constexpr std::uint64_t kRemembered = 1024;   // iterations; arrivals of those further back are ignored
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
   DbwJob(const std::string& target, std::string name, std::uint32_t workers, Transport transport)
@@ -121,7 +122,7 @@ class DbwJob {
     }
     batch.add_seconds(seconds);
     batch.add_workers(worker);
-    if (++arrived_[iteration] == workers_) arrived_.erase(iteration);  // nobody is left to come
+    ++arrived_[iteration];
     if (transport_ == Transport::kUnary && iteration < iteration_) Report();
   }
 
@@ -137,6 +138,7 @@ class DbwJob {
     arrivals_.Clear();
     previous_k_ = summary.k();
     iteration_ = summary.iteration() + 1;
+    if (summary.iteration() >= kRemembered) arrived_.erase(summary.iteration() - kRemembered);
   }
 
   // Training is over: the controller may forget the job.
@@ -168,7 +170,7 @@ class DbwJob {
     context.set_deadline(deadline);
     const grpc::Status status = stub_->CreateJob(&context, request, &response);
     if (!status.ok()) return status;
-    if (begins) k_ = response.job().decision().k();
+    if (begins) Take(response.job().decision());
     session_ = response.session();
     stream_ = std::make_unique<DecisionStream>(*stub_);
     return status;
@@ -193,9 +195,11 @@ class DbwJob {
       decision = response.decision();
     }
     Note(status);
-    if (status.ok()) k_ = decision.k();
+    if (status.ok()) Take(decision);
     return status;
   }
+
+  void Take(const dbw::v1::Decision& decision) { k_ = std::clamp(decision.k(), 1u, workers_); }
 
   // Late arrivals, as they come. If that fails, they go with the next summary.
   void Report() {
@@ -247,5 +251,5 @@ class DbwJob {
   std::uint64_t iteration_ = 0;
   std::optional<std::uint32_t> previous_k_;
   google::protobuf::RepeatedPtrField<dbw::v1::Arrivals> arrivals_;  // that the controller does not know of
-  std::unordered_map<std::uint64_t, std::uint32_t> arrived_;        // how many, of iterations with more to come
+  std::unordered_map<std::uint64_t, std::uint32_t> arrived_;        // how many, in each of the last iterations
 };

@@ -11,7 +11,14 @@
 // longer than PATIENCE.
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
-import { type requestCallback, type ServiceError, credentials, loadPackageDefinition, status } from "@grpc/grpc-js";
+import {
+  type requestCallback,
+  type ServiceError,
+  type StatusObject,
+  credentials,
+  loadPackageDefinition,
+  status,
+} from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import type { ProtoGrpcType } from "./build/types/controller.js";
 import type { Arrivals } from "./build/types/dbw/v1/Arrivals.js";
@@ -25,6 +32,7 @@ import type { IterationSummary } from "./build/types/dbw/v1/IterationSummary.js"
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url)); // from build/, where this runs
 const PATIENCE = 1000; // milliseconds, with a controller that does not answer
 const PAUSE = 2000; // milliseconds, until it is tried again
+const REMEMBERED = 1024; // iterations; arrivals of those further back are ignored
 
 export type Transport = "stream" | "unary";
 type DecisionStream = ReturnType<ControllerServiceClient["coordinate"]>;
@@ -45,7 +53,7 @@ export class DbwJob {
   private iteration = 0;
   private previousK?: number; // which the controller may have missed
   private arrivals: Batch[] = []; // that the controller does not know of
-  private readonly arrivedSoFar = new Map<number, number>(); // of iterations with more to come
+  private readonly arrivedSoFar = new Map<number, number>(); // in each of the last iterations
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
   static async create(target: string, name: string, workers: number, transport: Transport): Promise<DbwJob> {
@@ -81,7 +89,6 @@ export class DbwJob {
     batch.seconds.push(seconds);
     batch.workers.push(worker);
     this.arrivedSoFar.set(iteration, preceding + 1);
-    if (preceding + 1 === this.workers) this.arrivedSoFar.delete(iteration); // nobody is left to come
     if (this.transport === "unary" && iteration < this.iteration && this.attached) await this.report();
   }
 
@@ -96,11 +103,12 @@ export class DbwJob {
     this.arrivals = [];
     this.previousK = told.k;
     this.iteration = told.iteration + 1;
+    this.arrivedSoFar.delete(told.iteration - REMEMBERED);
   }
 
   // Training is over: the controller may forget the job.
   async delete(): Promise<void> {
-    this.stream?.end();
+    this.leaveStream();
     const request = { job: this.name, allowMissing: true };
     const options = { deadline: Date.now() + PATIENCE };
     if (!this.replaced) {
@@ -123,11 +131,10 @@ export class DbwJob {
     const created = await answer<CreateJobResponse__Output>((done) =>
       this.controller.createJob(request, { deadline }, done),
     );
-    if (begins) this.k = created.job!.decision!.k;
+    if (begins) this.take(created.job!.decision!.k);
     this.session = created.session;
-    const old = this.stream;
-    this.stream = undefined;
-    old?.cancel();
+    this.attached = true;
+    this.leaveStream();
   }
 
   // Sends what has happened, and takes the decision for the next iteration.
@@ -140,23 +147,42 @@ export class DbwJob {
         : await answer<EndIterationResponse__Output>((done) =>
             this.controller.endIteration(request, { deadline }, done),
           );
-    this.k = decision!.k;
+    this.take(decision!.k);
+  }
+
+  private take(k: number): void {
+    this.k = Math.min(Math.max(k, 1), this.workers);
   }
 
   // A gRPC call has one deadline for all of it; on the stream each answer has its own.
   private async askOnStream(request: CoordinateRequest, deadline: number): Promise<CoordinateResponse__Output> {
     const stream = (this.stream ??= this.open());
     stream.write(request);
-    const signal = AbortSignal.timeout(Math.max(deadline - Date.now(), 0));
-    const [response] = await once(stream, "data", { signal });
-    return response;
+    const patience = new AbortController();
+    // Unlike that of AbortSignal.timeout, this timer keeps the program alive.
+    const timer = setTimeout(() => patience.abort(), deadline - Date.now());
+    try {
+      const [response] = await once(stream, "data", { signal: patience.signal });
+      return response;
+    } finally {
+      clearTimeout(timer);
+    }
   }
 
   private open(): DecisionStream {
     const stream = this.controller.coordinate();
     // It may end at any time, but one that is not in use any more says nothing.
     stream.on("error", (problem: Problem) => stream === this.stream && this.note(problem));
+    stream.on("status", ({ code }: StatusObject) => {
+      if (code === status.OK) stream.emit("error", new Error("the controller has ended the stream"));
+    });
     return stream;
+  }
+
+  private leaveStream(): void {
+    const stream = this.stream;
+    this.stream = undefined;
+    stream?.cancel();
   }
 
   // Late arrivals, as they come. If that fails, they go with the next summary.
@@ -172,7 +198,6 @@ export class DbwJob {
     if (this.replaced || Date.now() < this.nextAttempt) return this.problem;
     try {
       await call();
-      this.attached = true;
       return undefined;
     } catch (problem) {
       this.note(problem as Problem);

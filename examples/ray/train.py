@@ -94,6 +94,7 @@ def train(
                     worker = idle.pop()
                     computing[workers[worker].gradient.remote(parameters)] = worker, iteration
                 # One at a time: each has its own time of arrival, also those of earlier iterations.
+                # What arrives while nobody waits here, as in end_iteration, gets the time of the next wait.
                 [arrived], _ = ray.wait(list(computing), num_returns=1)
                 now = time.monotonic()
                 worker, begun = computing.pop(arrived)

@@ -63,19 +63,22 @@ def work(rank: int) -> None:
     dist.send(torch.full((len(received) + 1,), STOP), dst=0)
 
 
-def receive(arrivals: "SimpleQueue[Arrival]", workers: int, length: int) -> None:
+def receive(arrivals: "SimpleQueue[Arrival | Exception]", workers: int, length: int) -> None:
     """Note when each gradient arrives, whatever the parameter server is doing, until all workers have stopped."""
-    while workers:
-        message = torch.empty(length)
-        rank = dist.recv(message)  # from whoever is first: work handles of gloo cannot be polled
-        arrivals.put((rank, time.monotonic(), message))
-        workers -= int(message[0] == STOP)
+    try:
+        while workers:
+            message = torch.empty(length)
+            rank = dist.recv(message)  # from whoever is first: work handles of gloo cannot be polled
+            arrivals.put((rank, time.monotonic(), message))
+            workers -= int(message[0] == STOP)
+    except Exception as failure:  # no gradient within the timeout of gloo, say
+        arrivals.put(failure)
 
 
 def serve(workers: range, options: argparse.Namespace) -> None:
     """Push & Wait: every worker finishes its gradient, then begins one of the newest parameters."""
     parameters = parameters_to_vector(build_model().parameters()).detach()
-    arrivals: SimpleQueue[Arrival] = SimpleQueue()
+    arrivals: SimpleQueue[Arrival | Exception] = SimpleQueue()
     receiver = Thread(target=receive, args=(arrivals, len(workers), 2 + len(parameters)), daemon=True)
     receiver.start()
     idle = list(workers)
@@ -90,7 +93,10 @@ def serve(workers: range, options: argparse.Namespace) -> None:
             while moments.k < job.k:
                 while idle:
                     dist.send(newest, dst=idle.pop())
-                rank, now, message = arrivals.get()
+                arrival = arrivals.get()
+                if isinstance(arrival, Exception):
+                    raise arrival
+                rank, now, message = arrival
                 version, loss, gradient = int(message[0]), float(message[1]), message[2:]
                 job.arrived(worker=rank, seconds=now - published[version], iteration=version)
                 if version < iteration:  # late: it is not averaged, and its worker goes on with the newest parameters

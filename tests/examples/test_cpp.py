@@ -36,6 +36,19 @@ def test_it_goes_on_while_the_controller_is_restarted(program: list[str], transp
     processes.assert_survives_a_restart(program, FOLDER, transport)
 
 
+def test_it_goes_on_when_streams_end(program: list[str]) -> None:
+    processes.assert_survives_streams_that_end(program, FOLDER)
+
+
+@pytest.mark.parametrize("transport", ["stream", "unary"])
+def test_it_goes_on_and_ends_while_the_controller_is_frozen(program: list[str], transport: str) -> None:
+    processes.assert_survives_a_frozen_controller(program, FOLDER, transport)
+
+
+def test_it_waits_for_one_worker_at_least_and_for_all_at_most(program: list[str]) -> None:
+    processes.assert_waits_for_one_worker_to_all(program, FOLDER)
+
+
 @pytest.mark.parametrize("transport", ["stream", "unary"])
 def test_it_leaves_a_job_that_was_taken_over(program: list[str], transport: str) -> None:
     processes.assert_leaves_a_job_that_was_taken_over(program, FOLDER, transport)
