@@ -1,0 +1,180 @@
+"""The examples in C++ and TypeScript, built from the contract, against real controllers that come, freeze and go."""
+
+import itertools
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dbw.v1.controller_pb2 import CoordinateResponse, CreateJobRequest, ReportRequest
+from dbw.v1.iteration_pb2 import Membership
+from tests.examples.claims import assert_integrated
+from tests.examples.python import EXAMPLES
+from tests.examples.recorder import recorded
+from tests.node import install, needs_node
+from tests.proxy import Forward, proxied
+from tests.servers import PATIENCE, controller
+
+WORKERS, ITERATIONS = 8, 60
+MISSING = [name for name in ("cmake", "c++", "protoc", "grpc_cpp_plugin", "pkg-config") if not shutil.which(name)]
+if not MISSING and subprocess.run(["pkg-config", "--exists", "grpc++", "protobuf"]).returncode:
+    MISSING = ["the development files of grpc++ and protobuf"]
+needs_cpp = pytest.mark.skipif(
+    bool(MISSING), reason=f"not installed: {', '.join(MISSING)}: see `make test-examples` for the example in C++"
+)
+by_both_transports = pytest.mark.parametrize("transport", ["stream", "unary"])
+
+
+@dataclass(frozen=True)
+class Program:
+    """An example that was built."""
+
+    command: list[str]
+    folder: Path
+
+    def run(self, *options: str) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end."""
+        command = [*self.command, *options]
+        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+    @contextmanager
+    def started(self, *options: str) -> Iterator["subprocess.Popen[str]"]:
+        """Let it run, with all that it says in its output; it is gone afterwards, or when it takes too long."""
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([*self.command, *options], cwd=self.folder, text=True, **pipes) as process:
+            out_of_patience = threading.Timer(PATIENCE, process.kill)
+            out_of_patience.start()
+            try:
+                yield process
+            finally:
+                out_of_patience.cancel()
+                process.kill()
+
+
+def build_cpp() -> Program:
+    folder = EXAMPLES / "cpp"
+    subprocess.run(["cmake", "-S", folder, "-B", folder / "build"], check=True)
+    subprocess.run(["cmake", "--build", folder / "build", "--parallel", "2"], check=True)
+    return Program([str(folder / "build/parameter_server")], folder)
+
+
+def build_node() -> Program:
+    folder = EXAMPLES / "node"
+    install(folder)
+    subprocess.run(["npm", "run", "build"], cwd=folder, check=True)
+    return Program(["node", "build/parameter_server.js"], folder)
+
+
+LANGUAGES = [pytest.param(build_cpp, marks=needs_cpp, id="cpp"), pytest.param(build_node, marks=needs_node, id="node")]
+
+
+@pytest.fixture(scope="module", params=LANGUAGES)
+def program(request: pytest.FixtureRequest) -> Program:
+    built: Program = request.param()
+    return built
+
+
+def wait_for_line(process: "subprocess.Popen[str]", begin: str) -> None:
+    assert process.stdout is not None
+    read = []
+    for line in process.stdout:
+        if line.startswith(begin):
+            return
+        read.append(line)
+    raise AssertionError(f"no line {begin!r} in {read}")
+
+
+@by_both_transports
+def test_it_trains_as_decided(program: Program, transport: str) -> None:
+    with controller() as server, recorded(server.target) as seen:
+        done = program.run("--controller", seen.target, "--job", "example", "--transport", transport)
+        assert done.returncode == 0, done.stderr
+        server.wait_for_log("deleted", job="example", learnt_iterations=ITERATIONS)
+    assert " 0 iterations without a decision" in done.stdout
+    job = seen.job("example")
+    assert_integrated(job, WORKERS, ITERATIONS)
+    late = {type(report).__name__ for report in job.reports if any(a in job.late for a in report.arrivals)}
+    assert late >= {"CoordinateRequest" if transport == "stream" else "ReportRequest"}
+
+
+@by_both_transports
+def test_it_goes_on_while_the_controller_is_restarted(program: Program, transport: str) -> None:
+    options = ["--iterations", "5000", "--transport", transport]
+    with controller() as server, program.started("--controller", server.target, *options) as process:
+        wait_for_line(process, "iteration 10:")
+        server.kill()
+        wait_for_line(process, "on fallback")
+        with controller("--listen", server.target):
+            wait_for_line(process, "decisions of the controller again")
+
+
+@by_both_transports
+def test_it_goes_on_and_ends_while_the_controller_is_frozen(program: Program, transport: str) -> None:
+    options = ["--iterations", "200", "--transport", transport]
+    with controller() as server, program.started("--controller", server.target, *options) as process:
+        wait_for_line(process, "iteration 10:")
+        server.process.send_signal(signal.SIGSTOP)
+        wait_for_line(process, "on fallback")
+        wait_for_line(process, "200 iterations")
+        assert process.wait() == 0
+
+
+@by_both_transports
+def test_it_leaves_a_job_that_was_taken_over(program: Program, transport: str) -> None:
+    options = ["--job", "taken", "--iterations", "400", "--transport", transport]
+    with controller() as server, server.stub() as stub:
+        with program.started("--controller", server.target, *options) as process:
+            wait_for_line(process, "iteration 10:")
+            taken = stub.CreateJob(CreateJobRequest(job="taken", membership=Membership(live_workers=WORKERS)))
+            wait_for_line(process, "on fallback")
+            rest, _ = process.communicate()
+            assert process.returncode == 0
+        assert "decisions of the controller again" not in rest
+        stub.Report(ReportRequest(job="taken", session=taken.session))  # the job is there, with this session
+
+
+def test_it_opens_another_stream_where_one_has_ended_without_an_error(program: Program) -> None:
+    def end_streams(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        return itertools.islice(forward(requests), 10 if rpc == "Coordinate" else None)
+
+    with controller() as server, proxied(server.target, end_streams) as target:
+        # An iteration takes 10 ms at least, and so these are enough for the pause after a failure, which takes 2 s.
+        done = program.run("--controller", target, "--iterations", "250", "--transport", "stream")
+    assert done.returncode == 0, done.stderr
+    assert "the controller has ended the stream" in done.stderr
+    assert "decisions of the controller again" in done.stderr
+
+
+@pytest.mark.parametrize(("decided", "taken"), [(0, 1), (1000, WORKERS)])
+def test_it_waits_for_one_worker_at_least_and_for_all_at_most(program: Program, decided: int, taken: int) -> None:
+    def decide(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        for data in forward(requests):
+            response = CoordinateResponse.FromString(data) if rpc == "Coordinate" else None
+            if response is not None:
+                response.decision.k = decided
+            yield data if response is None else response.SerializeToString()
+
+    with controller() as server, proxied(server.target, decide) as target:
+        done = program.run("--controller", target, "--iterations", "10", "--transport", "stream")
+    assert done.returncode == 0, done.stderr
+    assert f"iteration 9: k = {taken}," in done.stdout
+
+
+def test_it_goes_on_without_a_controller(program: Program) -> None:
+    done = program.run("--controller", "127.0.0.1:1", "--iterations", "5")
+    assert done.returncode == 0, done.stderr
+    assert " 5 iterations without a decision" in done.stdout
+
+
+@pytest.mark.parametrize("options", [("--workers", "0"), ("--transport", "pigeon"), ("--unknown", "1")])
+def test_wrong_usage_is_refused(program: Program, options: tuple[str, str]) -> None:
+    done = program.run(*options)
+    assert done.returncode == 2
+    assert options[0] in done.stderr
