@@ -25,6 +25,22 @@ class Program:
         command, environment = [sys.executable, *self.arguments], {**os.environ, **self.environment}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
+    def run_unread(self) -> tuple[int, str]:
+        """Run it where nobody reads what it writes; returns its exit code, and what it says about that."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [sys.executable, *self.arguments]
+        with os.fdopen(writer, "wb") as pipe:
+            done = subprocess.run(
+                command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+            )
+        return done.returncode, done.stderr
+
+
+def dbw(*arguments: str, **environment: str) -> Program:
+    """The `dbw` command."""
+    return Program(("-m", "dbw_runtime.cli", *arguments), environment)
+
 
 def controller_program(*flags: str, **environment: str) -> Program:
     """A controller, with free ports unless flags say otherwise."""

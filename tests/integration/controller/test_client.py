@@ -5,7 +5,6 @@ import logging
 import random
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,12 +24,6 @@ from dbw_controller.client.training import Training
 from tests.servers import PATIENCE, Controller, controller, wait_until
 
 STATIC = JobSpec(policy=Policy(static=StaticPolicy(k=2)))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Controller]:
-    with controller() as running:
-        yield running
 
 
 def arrive(job: Training, workers: int = 4) -> dict[str, Any]:

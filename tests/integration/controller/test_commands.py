@@ -5,7 +5,6 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,24 +13,9 @@ from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
 from tests.reports import create, train
-from tests.servers import PATIENCE, Controller, controller
+from tests.servers import PATIENCE, Controller
 
 DBW = [sys.executable, "-m", "dbw_runtime.cli"]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Controller]:
-    with controller() as running:
-        yield running
-
-
-@pytest.fixture
-def stub(server: Controller) -> Iterator[ControllerServiceStub]:
-    with server.stub() as connected:
-        yield connected
-        while jobs := connected.ListJobs(pb.ListJobsRequest()).jobs:
-            for job in jobs:
-                connected.DeleteJob(pb.DeleteJobRequest(job=job.name))
 
 
 def dbw(server: Controller, *arguments: str) -> "subprocess.CompletedProcess[str]":

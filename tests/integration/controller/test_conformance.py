@@ -1,9 +1,7 @@
 """`dbw conformance` against a real controller, and against ones that are broken on purpose: by a proxy in between."""
 
-import os
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,21 +15,15 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from dbw.v1 import controller_pb2 as pb
 from dbw_controller.conformance.command import CHECKS
 from dbw_runtime.failure import reason_of
+from tests.programs import dbw
 from tests.proxy import Forward, RefusalError, Spoil, proxied
 from tests.servers import PATIENCE, Controller, controller
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Controller]:
-    with controller() as running:
-        yield running
-
-
 def conformance(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dbw_runtime.cli", "conformance", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return dbw("conformance", *arguments).run()
 
 
 def names(done: "subprocess.CompletedProcess[str]", outcome: str) -> set[str]:
@@ -78,12 +70,7 @@ def test_what_goes_wrong_is_said_in_a_line(arguments: tuple[str, ...], code: int
 
 
 def test_a_run_that_nobody_reads_to_its_end_is_no_pass(server: Controller) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "dbw_runtime.cli", "conformance", server.target]
-    with os.fdopen(writer, "wb") as pipe:
-        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert dbw("conformance", server.target).run_unread() == (1, "")
     assert jobs_left(server) == []
 
 

@@ -24,32 +24,17 @@ from dbw_controller.diagnosis import FindingKind
 from dbw_controller.doctor_command import ENOUGH, FEW
 from dbw_controller.events import IterationSummary, Report
 from dbw_controller.policies import Dbw, Policy, Static
+from tests.programs import dbw
 from tests.proxy import Forward, proxied
-from tests.servers import PATIENCE, Controller, controller
+from tests.servers import PATIENCE, Controller
 from tests.unit.controller.diagnosis.server import Change, Server, changed_arrivals, changed_summary, told
 from tests.unit.controller.diagnosis.test_clock import scaled
 from tests.unit.controller.diagnosis.test_late import only_in_time
 from tests.unit.controller.diagnosis.test_summaries import moments_of
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Controller]:
-    with controller() as running:
-        yield running
-
-
-@pytest.fixture
-def stub(server: Controller) -> Iterator[ControllerServiceStub]:
-    with server.stub() as connected:
-        yield connected
-        for job in connected.ListJobs(pb.ListJobsRequest()).jobs:
-            connected.DeleteJob(pb.DeleteJobRequest(job=job.name))
-
-
 def doctor(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dbw_runtime.cli", "doctor", *arguments]
-    variables = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=variables)
+    return dbw("doctor", *arguments, **environment).run()
 
 
 def findings(output: str) -> list[str]:
@@ -207,12 +192,7 @@ def test_a_list_of_jobs_without_end_is_an_error(server: Controller) -> None:
 
 def test_a_verdict_that_nobody_reads_is_none(server: Controller, stub: ControllerServiceStub) -> None:
     RemoteServer(stub=stub).run(1)
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "dbw_runtime.cli", "doctor", server.target]
-    with os.fdopen(writer, "wb") as pipe:
-        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert dbw("doctor", server.target).run_unread() == (1, "")
 
 
 def test_no_jobs_are_said_to_be_none(server: Controller) -> None:

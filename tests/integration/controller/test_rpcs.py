@@ -33,14 +33,6 @@ def server() -> Iterator[Controller]:
         yield running
 
 
-@pytest.fixture
-def stub(server: Controller) -> Iterator[ControllerServiceStub]:
-    with server.stub() as connected:
-        yield connected
-        for job in connected.ListJobs(pb.ListJobsRequest()).jobs:
-            connected.DeleteJob(pb.DeleteJobRequest(job=job.name))
-
-
 def end(stub: ControllerServiceStub, session: str, iteration: int, **fields: Any) -> pb.EndIterationResponse:
     request = pb.EndIterationRequest(job="resnet", session=session, summary=summary(iteration), **fields)
     return stub.EndIteration(request)
