@@ -3,7 +3,8 @@
 A controller runs in a process of its own, with snapshots, metrics (scraped every second) and logs on. Messages are
 built beforehand; gRPC serialises and parses them, the echo's as well, so that the difference is the decision itself. In
 every request all workers' gradients have arrived. The job has learnt from twenty iterations at each of its k ("rows"),
-and goes on to wait for any of them.
+and goes on to wait for any of them. DBW+ replays round trips once an answer is on its way; where the next request is
+there at once, it has to wait for that, and where workers compute for a while in between, it has not.
 """
 
 import asyncio
@@ -34,6 +35,8 @@ from dbw_controller import events
 from dbw_controller.app import ControllerOptions, serve
 from dbw_controller.client.settings import split_state
 from dbw_controller.job import STATE_VERSION, Job
+from dbw_controller.messages import spec_message
+from dbw_controller.policies import Dbw, create_policy
 from dbw_controller.spec import JobSpec
 from dbw_controller.store import encode
 
@@ -49,6 +52,8 @@ class Case(NamedTuple):
     workers: int
     rows: Sequence[int]
     bar: float
+    policy: str = "dbw"
+    pause: float = 0.0  # seconds between requests
 
 
 CASES = [
@@ -56,6 +61,10 @@ CASES = [
     Case("n = 1000, 10 rows", 1000, range(100, 1001, 100), 1.35),
     Case("n = 256, all rows", 256, range(1, 257), 2.0),
     Case("n = 1000, all rows", 1000, range(1, 1001), 4.0),
+    Case("n = 16, dbw-plus", 16, range(1, 17), 1.25, "dbw-plus"),
+    Case("n = 256, dbw-plus", 256, range(1, 257), 4.0, "dbw-plus"),
+    Case("n = 16, dbw-plus, 3 ms apart", 16, range(1, 17), 1.25, "dbw-plus", 0.003),
+    Case("n = 256, dbw-plus, 3 ms apart", 256, range(1, 257), 4.0, "dbw-plus", 0.003),
 ]
 
 
@@ -120,7 +129,7 @@ def server() -> Iterator[Server]:
 def learnt_state(workers: int, rows: Sequence[int]) -> bytes:
     """What a job has learnt that waited for each of these k often, as it is exported."""
     rng = np.random.default_rng(workers)
-    job = Job(JobSpec(), events.Membership(workers))
+    job = Job(JobSpec(Dbw()), events.Membership(workers))
     for _ in range(MATURE):
         for h in rows:
             job.durations.add(h, 1, arrival_times(rng, workers, h), 0.0)
@@ -129,9 +138,10 @@ def learnt_state(workers: int, rows: Sequence[int]) -> bytes:
     return pb.ExportJobStateResponse(header=header, data=data).SerializeToString()
 
 
-def create(stub: ControllerServiceStub, name: str, workers: int, rows: Sequence[int]) -> str:
+def create(stub: ControllerServiceStub, name: str, workers: int, rows: Sequence[int], policy: str = "dbw") -> str:
     """Create a job that has learnt; returns its session."""
-    request = pb.CreateJobRequest(job=name, membership=Membership(live_workers=workers), iteration=0)
+    spec = spec_message(JobSpec(create_policy(policy)))
+    request = pb.CreateJobRequest(job=name, spec=spec, membership=Membership(live_workers=workers), iteration=0)
     session = stub.CreateJob(request).session
     stub.ImportJobState(split_state(learnt_state(workers, rows), name, session))
     return session
@@ -165,7 +175,7 @@ def stream(channel: Any, method: str) -> Any:  # noqa: ANN401 (of gRPC or of its
 def measure_latency(report: Report, target: str, case: Case) -> None:
     """Time decisions of one job, and the echo, in turn."""
     with grpc.insecure_channel(target) as channel:
-        session = create(ControllerServiceStub(channel), "latency", case.workers, case.rows)
+        session = create(ControllerServiceStub(channel), "latency", case.workers, case.rows, case.policy)
         count = REPETITIONS * CALLS + 50
         # Both send the same messages, each from a list of its own: what was sent just now is faster to send again.
         echoed, decided = (list(requests("latency", session, case.workers, case.rows, count)) for _ in range(2))
@@ -176,7 +186,7 @@ def measure_latency(report: Report, target: str, case: Case) -> None:
         for _ in range(50):
             for call in candidates.values():
                 call()
-        seconds = interleave(candidates, REPETITIONS, CALLS)
+        seconds = interleave(candidates, REPETITIONS, CALLS, case.pause)
         answered = ControllerServiceStub(channel).GetJob(pb.GetJobRequest(job="latency")).job.decision.iteration
         assert answered == count, f"{answered} of {count} iterations were taken in"
         ControllerServiceStub(channel).DeleteJob(pb.DeleteJobRequest(job="latency"))

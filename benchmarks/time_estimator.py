@@ -28,6 +28,7 @@ from dbw_controller.estimators.grid import Grid, empty_grid
 from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership
 from dbw_controller.events import Report as IterationReport
 from dbw_controller.job import Job
+from dbw_controller.policies import Dbw
 from dbw_controller.spec import JobSpec
 
 SOLVERS = ("CLARABEL", "OSQP", "SCS")
@@ -147,7 +148,7 @@ def compare_with_solving_anew(report: Report) -> None:
         add()
         return estimator.estimate()
 
-    job, reports = Job(JobSpec(), Membership(LARGE)), iteration_reports(LARGE)
+    job, reports = Job(JobSpec(Dbw()), Membership(LARGE)), iteration_reports(LARGE)
     for _ in range(LARGE):
         job.report(next(reports))
     candidates: dict[str, Callable[[], object]] = {
@@ -188,7 +189,7 @@ def memory_of_a_job(iterations: int, checkpoints: int) -> list[float]:
     reports = iteration_reports(LARGE)
     next(reports)
     used = [resident()]
-    job = Job(JobSpec(), Membership(LARGE))
+    job = Job(JobSpec(Dbw()), Membership(LARGE))
     reports = iteration_reports(LARGE)
     for _ in range(checkpoints):
         for _ in range(iterations // checkpoints):

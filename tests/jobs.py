@@ -6,6 +6,7 @@ import numpy as np
 
 from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.job import Job
+from dbw_controller.policies import Dbw
 from dbw_controller.spec import JobSpec
 
 MOMENTS = GradientMoments(2.0, sum_squared_norms=12.0)
@@ -21,7 +22,7 @@ def full_report(iteration: int, k: int = 4, times: tuple[float, ...] = (1.0, 1.1
 
 
 def new_job(workers: int = 4, iteration: int | None = 0, **spec: Any) -> Job:
-    return Job(JobSpec(**spec), Membership(workers), iteration)
+    return Job(JobSpec(**{"policy": Dbw(), **spec}), Membership(workers), iteration)
 
 
 def trained_job(iterations: int = 6, **spec: Any) -> Job:

@@ -107,9 +107,12 @@ class Server(LoggingProcess):
 
 
 class Controller(Server):
-    """A controller."""
+    """A controller. Unless flags say something else, it decides as the paper does, which is easier to foresee."""
 
     module = "dbw_controller"
+
+    def __init__(self, *flags: str, **environment: str) -> None:
+        super().__init__(*flags, **{"DBW_CONTROLLER_DEFAULT_POLICY": "dbw"} | environment)
 
     @contextmanager
     def stub(self) -> Iterator[ControllerServiceStub]:

@@ -13,7 +13,7 @@ from dbw_controller.estimators.reference import require_cvxpy
 from dbw_controller.events import MAX_WORKERS
 from dbw_controller.jobs import Jobs
 from dbw_controller.metrics import registry_of
-from dbw_controller.policies import POLICIES, create_policy
+from dbw_controller.policies import DEFAULT, POLICIES, create_policy
 from dbw_controller.service import ControllerService, Limits
 from dbw_controller.store import SnapshotStore, StateFolderError
 from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
@@ -32,7 +32,7 @@ class ControllerOptions(ServerOptions):
     metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")
     state_dir: Path | None = option(None, "the folder to keep jobs in over restarts; without it they are lost")
     save_iterations: int = option(100, "how many iterations of a job a crash may lose")
-    default_policy: str = option("dbw", "the policy of jobs that do not name one: adasync, b-dbw, dbw or sync")
+    default_policy: str = option(DEFAULT, "the policy of jobs that do not name one: any but static")
     solver: Literal["exact", "cvxpy"] = option("exact", "what solves for durations; cvxpy is slow, for comparison")
     worker_metrics: bool = option(False, "export a series for every worker of every job")
     max_jobs: int = option(1000, "how many jobs there may be")

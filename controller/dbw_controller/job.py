@@ -27,7 +27,7 @@ from dbw_controller.events import (
     Membership,
     Report,
 )
-from dbw_controller.policies import Choice, Observation
+from dbw_controller.policies import Choice, Dbw, DbwPlus, LearningPolicy, Memory, Observation
 from dbw_controller.spec import JobSpec, SyncMode
 from dbw_controller.validation import integer
 
@@ -70,6 +70,7 @@ class Job:
         self.gain = GainEstimator(spec.averaging_window)
         self.durations = self._duration_estimator(solver)
         self._solver = solver
+        self._memory = self._new_memory()
         self._sampled_workers: int | None = None  # how many were alive at the last sample
         self._iteration = iteration or 0
         self._idle_at = iteration  # the iteration at whose beginning all workers are idle
@@ -116,6 +117,7 @@ class Job:
         learnt; at 0, where another training begins, all but what it has learnt about durations.
         """
         iteration = None if iteration is None else integer("iteration", iteration, 0, MAX_ITERATION)
+        self.catch_up()
         self._set_membership(membership)
         if iteration is None:
             return self.decision()
@@ -132,6 +134,8 @@ class Job:
         while self._last is not None and self._last.iteration >= iteration:
             self._last, self._before_last = self._before_last, None
             self._loss = None if then is None else then.estimates.loss
+        if self._memory is not None:
+            self._memory.begin(anew=iteration == 0)
         if iteration == 0:
             self.gain = GainEstimator(self.spec.averaging_window)
             self._first_loss = self._loss = None
@@ -139,9 +143,10 @@ class Job:
     def report(self, report: Report) -> Decision | None:
         """Take a report in. With a summary, returns the decision for the next iteration: always the same one."""
         summary = report.summary
+        if summary is not None and summary.iteration < self._iteration - 1:
+            raise StaleIterationError(summary.iteration, self._iteration)
+        self.catch_up()
         if summary is not None:
-            if summary.iteration < self._iteration - 1:
-                raise StaleIterationError(summary.iteration, self._iteration)
             self._log.foresee_end(summary.iteration)
             if summary.previous_k is not None:
                 self._add(self._log.learn_previous_k(summary.iteration, summary.previous_k))
@@ -152,6 +157,8 @@ class Job:
                 self._begin_idle()
             self._add(self._log.arrive(arrivals, self.durations.workers))
             self._numbered = arrivals.workers is not None
+        if self._memory is not None:
+            self._memory.arrived(report.arrivals)
         new = summary is not None and summary.iteration >= self._iteration
         if summary is not None and new:
             self._end(summary)
@@ -171,6 +178,8 @@ class Job:
             self._begin_idle()
         self._add(self._log.end(summary.iteration, summary.k, self.membership.live_workers))
         self.gain.observe(summary)
+        if self._memory is not None:
+            self._memory.ended(summary)
         loss = summary.loss if summary.loss is not None and math.isfinite(summary.loss) else None
         if loss is not None:
             self._loss = loss
@@ -179,6 +188,16 @@ class Job:
         self._missing = _missing_from(summary)
         self._iteration = summary.iteration + 1
         self.learnt_iterations += 1
+
+    def catch_up(self) -> None:
+        """Do what can wait until a decision is on its way, unless it is done. Otherwise the next report has to wait."""
+        if self._memory is not None:
+            self._memory.catch_up(self.membership)
+
+    def _new_memory(self) -> Memory | None:
+        policy = self.spec.policy
+        interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT
+        return policy.memory(interrupted) if isinstance(policy, LearningPolicy) else None
 
     def _time(self) -> int:
         """How old the job is, in iterations: unlike their number it never goes back."""
@@ -220,6 +239,7 @@ class Job:
             first_loss=self._first_loss,
             gain=self.gain.estimate(),
             duration_estimator=self.durations,
+            memory=self._memory,
         )
 
     def _decide(self) -> Decision:
@@ -241,7 +261,7 @@ class Job:
             reason=choice.reason,
             live_workers=self.membership.live_workers,
             unbounded_k=None if chosen == k else chosen,
-            deadline_seconds=choice.deadline_seconds,
+            deadline_seconds=choice.deadline_seconds if k <= chosen else None,  # more gradients take longer
             missing_inputs=self._missing_inputs(),
             estimates=Estimates(seen.gain, choice.gains, choice.durations, seen.loss, choice.explanation),
         )
@@ -264,6 +284,7 @@ class Job:
 
     def learnt(self) -> dict[str, Any]:
         """What the job has learnt, as plain data: for another job to adopt, or this one after a loss."""
+        self.catch_up()
         return {
             "version": STATE_VERSION,
             "learnt_iterations": self.learnt_iterations,
@@ -272,6 +293,8 @@ class Job:
             "loss": self._loss,
             "gain": self.gain.snapshot(),
             "durations": self.durations.snapshot(self._time()),
+            "policy": type(self.spec.policy).__name__,
+            "memory": self._memory and self._memory.snapshot(),
         }
 
     def adopt(self, learnt: dict[str, Any]) -> Decision:
@@ -280,6 +303,8 @@ class Job:
             _require_version(learnt)
             self._learn(learnt)
         self.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
+        if self._memory is not None:
+            self._memory.begin(anew=False)
         self._last = self._before_last = None
         return self._decide()
 
@@ -292,6 +317,12 @@ class Job:
         learnt_iterations = plain.integer(learnt["learnt_iterations"], 0, MAX_ITERATION)
         first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
         workers = None if learnt["workers"] is None else plain.integer(learnt["workers"], 1, MAX_WORKERS)
+        memory = self._new_memory()
+        if (
+            memory is not None and learnt.get("policy") == type(self.spec.policy).__name__
+        ):  # others learn something else
+            memory.restore(learnt["memory"])
+        self._memory = memory
         self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations
         self._sampled_workers = workers
         self._first_loss, self._loss = first_loss, loss
@@ -362,8 +393,9 @@ def _require_version(state: dict[str, Any]) -> None:
 
 def warm_up() -> None:
     """Compile all kernels now, rather than when the first decision waits for it."""
-    job = Job(JobSpec(), Membership(2))
-    for iteration in range(2):  # gains are known after two iterations
-        moments = GradientMoments(mean_squared_norm=1.0, sum_squared_norms=4.0)
-        summary = IterationSummary(iteration, 2, 1.0, loss=1.0, learning_rate=1.0, moments=moments)
-        job.report(Report([Arrivals(iteration, np.ones(2))], summary))
+    for policy in (Dbw(), DbwPlus()):
+        job = Job(JobSpec(policy), Membership(2))
+        for iteration in range(3):  # gains are known after two iterations, and durations of workers are a step behind
+            moments = GradientMoments(mean_squared_norm=1.0, sum_squared_norms=4.0)
+            summary = IterationSummary(iteration, 2, 1.0, loss=1.0, learning_rate=1.0, moments=moments)
+            job.report(Report([Arrivals(iteration, np.ones(2), workers=[0, 1])], summary))

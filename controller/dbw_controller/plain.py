@@ -49,3 +49,13 @@ def packed(array: Array) -> bytes:
 def optional(read: Callable[[Any], T], value: Any) -> T | None:  # noqa: ANN401
     """Something or nothing."""
     return None if value is None else read(value)
+
+
+def or_none(value: float) -> float | None:
+    """A number that may be infinite, which plain data cannot be."""
+    return value if math.isfinite(value) else None
+
+
+def or_infinite(value: Any) -> float:  # noqa: ANN401
+    """What `or_none` was made of."""
+    return math.inf if value is None else real(value)

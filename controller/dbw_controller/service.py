@@ -24,7 +24,7 @@ from dbw_controller.errors import (
 from dbw_controller.events import Membership, Report
 from dbw_controller.job import warm_up
 from dbw_controller.jobs import Jobs
-from dbw_controller.policies import create_policy
+from dbw_controller.policies import DEFAULT, create_policy
 from dbw_controller.record import Event, Record
 from dbw_controller.spec import JobSpec
 from dbw_controller.state import export_state, import_state, require_known_format
@@ -62,7 +62,7 @@ class ControllerService:
 
     descriptor = pb.DESCRIPTOR.services_by_name["ControllerService"]
 
-    def __init__(self, jobs: Jobs, limits: Limits, default_policy: str = "dbw", by_worker: bool = False) -> None:
+    def __init__(self, jobs: Jobs, limits: Limits, default_policy: str = DEFAULT, by_worker: bool = False) -> None:
         self._jobs, self._limits, self._by_worker = jobs, limits, by_worker
         self._default_policy = create_policy(default_policy)
         self._cleaning: asyncio.Task[None] | None = None
@@ -186,7 +186,7 @@ class ControllerService:
         return Taken(before, decision, seconds)
 
     def _account(self, record: Record, request: AnyReport, report: Report, taken: Taken) -> None:
-        """Count what happened, tell those who watch, and have it saved."""
+        """Count what happened, tell those who watch, have it saved, and let the job get ready for the next report."""
         before, decision = taken.before, taken.decision
         new = decision is not None and decision.iteration > before.iteration
         if self._by_worker:
@@ -201,6 +201,8 @@ class ControllerService:
             if record.watchers and not isinstance(request, pb.ReportRequest):
                 record.watchers.tell(partial(messages.watch_message, record, request.summary))
         self._jobs.changed(record, int(new))
+        if record.is_free:  # otherwise the next report, in a thread, does it
+            record.job.catch_up()
 
     def _require_room(self, membership: MembershipMessage) -> None:
         """Refuse a job that is so large that others would have to wait for it."""

@@ -7,7 +7,7 @@ from typing import Any
 from dbw_controller import plain
 from dbw_controller.errors import NotSupportedError
 from dbw_controller.estimators.durations import UnsampledDuration
-from dbw_controller.policies import POLICIES, Dbw, Policy, create_policy, policy_name, policy_parameters
+from dbw_controller.policies import DEFAULT, POLICIES, Policy, create_policy, policy_name, policy_parameters
 from dbw_controller.validation import require
 
 
@@ -23,7 +23,7 @@ class SyncMode(Enum):
 class JobSpec:
     """How k is chosen: it does not change during a job's life."""
 
-    policy: Policy = field(default_factory=Dbw)
+    policy: Policy = field(default_factory=lambda: create_policy(DEFAULT))
     k_min: int = 1
     k_max: int | None = None  # None: all workers that are alive
     averaging_window: int = 5  # D: how many past estimates the gain's averages are over

@@ -10,6 +10,7 @@ import torch
 
 from dbw_controller.client.conversation import Conversation
 from dbw_controller.client.embedded import EmbeddedTrainingJob
+from dbw_controller.policies import DEFAULT
 from dbw_controller.spec import SyncMode
 from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointFolderError, CheckpointWriter
@@ -131,6 +132,6 @@ def make_decider(options: PsOptions, workers: Sequence[int], iteration: int) -> 
     """What decides how many gradients to wait for."""
     mode = SyncMode(options.sync_mode)
     if options.controller is None:
-        spec = spec_of(options.policy or "dbw", mode)
+        spec = spec_of(options.policy or DEFAULT, mode)
         return EmbeddedTrainingJob(Conversation(options.job, workers, spec, iteration, options.fallback))
     return options.client().job(options.job, workers, spec_of(options.policy, mode), iteration)

@@ -42,7 +42,7 @@ class PsOptions(ServerOptions):
     linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
     controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")
     policy: str | None = option(
-        None, "how k is chosen: dbw, b-dbw, sync, static:8, adasync; by default the controller's"
+        None, "how k is chosen: dbw-plus, dbw, b-dbw, sync, static:8, adasync; by default as the controller does"
     )
     decision_deadline: float = option(1.0, "seconds to wait for a decision before going on without")
     fallback: Fallback = option("last", "k without a decision: the last one, or all workers")

@@ -12,7 +12,7 @@ from dbw_controller.client.training import Training
 from dbw_controller.decision import Decision
 from dbw_controller.errors import JobError
 from dbw_controller.job import Job, warm_up
-from dbw_controller.policies import Dbw
+from dbw_controller.policies import DEFAULT, create_policy
 from dbw_controller.state import export_state, import_state
 from dbw_runtime.failure import describe
 
@@ -23,7 +23,7 @@ class EmbeddedTrainingJob(Training):
     def __init__(self, talk: Conversation) -> None:
         super().__init__(talk)
         request = talk.create_request()
-        spec = messages.spec_from(request.spec, Dbw())
+        spec = messages.spec_from(request.spec, create_policy(DEFAULT))
         self.job = Job(spec, messages.membership_from(request.membership), request.iteration)
 
     async def open(self) -> None:
@@ -39,6 +39,7 @@ class EmbeddedTrainingJob(Training):
         assert request is not None, "no earlier one waits for its answer"
         decision = self.job.report(messages.report_from(request))
         assert decision is not None, "the request has a summary"
+        asyncio.get_running_loop().call_soon(self.job.catch_up)  # while workers compute
         self._talk.decided(messages.decision_message(decision, include_estimates=False))
         return self._talk.settle()
 

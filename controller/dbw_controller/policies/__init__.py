@@ -8,21 +8,25 @@ from typing import Any, get_type_hints
 from dbw_controller.policies.adasync import AdaSync
 from dbw_controller.policies.blind_dbw import BlindDbw
 from dbw_controller.policies.dbw import Dbw
-from dbw_controller.policies.policy import Choice, Observation, Policy
+from dbw_controller.policies.dbw_plus import DbwPlus
+from dbw_controller.policies.policy import Choice, LearningPolicy, Memory, Observation, Policy
 from dbw_controller.policies.static import Static
 from dbw_controller.policies.sync import Sync
 from dbw_controller.validation import require
 
-__all__ = ["POLICIES", "AdaSync", "BlindDbw", "Choice", "Dbw", "Observation", "Policy", "Static", "Sync"]
+__all__ = ["DEFAULT", "POLICIES", "AdaSync", "BlindDbw", "Choice", "Dbw", "DbwPlus", "LearningPolicy", "Memory"]
+__all__ += ["Observation", "Policy", "Static", "Sync"]
 __all__ += ["create_policy", "policy_name", "policy_parameters"]
 
 POLICIES: dict[str, type[Policy]] = {
     "adasync": AdaSync,
     "b-dbw": BlindDbw,
     "dbw": Dbw,
+    "dbw-plus": DbwPlus,
     "static": Static,
     "sync": Sync,
 }
+DEFAULT = "dbw-plus"  # docs/policies.md says why
 
 
 def create_policy(name: str, parameters: Mapping[str, float] | None = None) -> Policy:

@@ -8,10 +8,12 @@ from dbw_controller.policies.policy import Choice, Observation
 from dbw_controller.validation import require
 
 
-def first_choice(seen: Observation) -> Choice:
-    """All workers, until there is something to compare."""
+def first_choice(seen: Observation, k: int | None = None) -> Choice:
+    """All workers, or so many, until there is something to compare."""
     reason = Reason.NOT_ENOUGH_DATA if seen.learnt_iterations else Reason.FIRST_ITERATION
-    return Choice(seen.workers, reason, f"{reason.value}: all {seen.workers} workers")
+    if k is None or k == seen.workers:
+        return Choice(seen.workers, reason, f"{reason.value}: all {seen.workers} workers")
+    return Choice(k, reason, f"{reason.value}: {k} of {seen.workers} workers")
 
 
 def greedy_choice(seen: Observation, gains: Array, loss_increase_factor: float) -> Choice:

@@ -1,6 +1,7 @@
 """What every policy is: an observation in, a choice with its reason out."""
 
-from typing import ClassVar, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -8,6 +9,35 @@ from dbw_controller.decision import Input, Reason
 from dbw_controller.estimators.compiled import Array
 from dbw_controller.estimators.durations import DurationEstimator, Durations
 from dbw_controller.estimators.gain import GainEstimate
+from dbw_controller.events import Arrivals, IterationSummary, Membership
+
+
+class Memory(Protocol):
+    """What a policy learns by itself. A job tells it everything, in this order for every iteration."""
+
+    def arrived(self, arrivals: Sequence[Arrivals]) -> None:
+        """Take note of arrivals. Some may be told twice."""
+        ...
+
+    def ended(self, summary: IterationSummary) -> None:
+        """Take note of an iteration's end: what the next choice needs."""
+        ...
+
+    def catch_up(self, membership: Membership) -> None:
+        """Do what the next choice but one needs, unless it is done. Nobody waits for a decision meanwhile."""
+        ...
+
+    def begin(self, anew: bool) -> None:
+        """All workers are idle, and iterations may be numbered anew. If another training begins, its loss does too."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that was learnt, as plain data."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace all that was learnt by what a snapshot holds."""
+        ...
 
 
 class Observation(Struct, frozen=True):
@@ -22,6 +52,7 @@ class Observation(Struct, frozen=True):
     first_loss: float | None  # the first loss that was reported
     gain: GainEstimate
     duration_estimator: DurationEstimator
+    memory: Memory | None = None  # the policy's own
 
     @property
     def durations(self) -> Durations:
@@ -51,4 +82,13 @@ class Policy(Protocol):
 
     def choose(self, seen: Observation) -> Choice:
         """Choose k_t: at least 1 and at most n. The job's bounds come on top."""
+        ...
+
+
+@runtime_checkable
+class LearningPolicy(Policy, Protocol):
+    """A policy with estimators of its own."""
+
+    def memory(self, interrupted: bool) -> Memory:
+        """A new memory, for workers that are interrupted or for such that finish what they have begun."""
         ...

@@ -273,7 +273,8 @@ class IterationSummary(_message.Message):
     """η, the learning rate that the averaged gradient is applied with. Unset: unknown."""
     effective_learning_rate: _builtins.float
     """The learning rate of the plain SGD that moves as far, where the optimiser is another: η/(1−μ) with momentum μ, and
-    ⟨w_t − w_{t+1}, ḡ⟩/‖ḡ‖² of a recent update with an adaptive one. Unset: `learning_rate`.
+    ⟨w_t − w_{t+1}, ḡ⟩/‖ḡ‖² of a recent update with an adaptive one, divided by 1−β₁ where it has momentum. Unset:
+    `learning_rate`.
     """
     lost_gradients: _builtins.int
     """Gradients of w_t that are known to be lost: rejected, broken off half-way, or of a worker that died computing one."""

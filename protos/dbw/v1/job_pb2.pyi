@@ -272,7 +272,7 @@ Global___AdaSyncPolicy: _TypeAlias = AdaSyncPolicy  # noqa: Y015
 
 @_typing.final
 class DbwPlusPolicy(_message.Message):
-    """Chooses the k with the largest progress above its own noise floor per second. The first k is n."""
+    """Chooses the k with the largest progress above its own noise floor per second. The first k is n/2, rounded up."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

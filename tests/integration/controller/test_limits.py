@@ -22,6 +22,7 @@ from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
 from dbw_controller import messages, spec
 from dbw_controller.events import Membership as LiveWorkers
 from dbw_controller.job import Job
+from dbw_controller.policies import Dbw
 from dbw_runtime.health import MOST_WATCHERS
 from tests.reports import create, failure, summary, train, whole_iteration
 from tests.servers import PATIENCE, Controller, controller, wait_until
@@ -317,7 +318,7 @@ def test_many_jobs_at_a_time_get_the_decisions_that_each_would_get_alone(server:
 
     answers = asyncio.run(train_all())
     for said in answers:
-        alone = Job(spec.JobSpec(), LiveWorkers(4))
+        alone = Job(spec.JobSpec(Dbw()), LiveWorkers(4))
         for request, decision in said:
             expected = alone.report(messages.report_from(request))
             assert expected is not None

@@ -5,6 +5,7 @@ import numpy as np
 from dbw.v1.iteration_pb2 import DecisionReason
 from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.job import Job
+from dbw_controller.policies import Dbw
 from dbw_controller.spec import JobSpec
 from tests.contract import PROTOS
 from tests.node import needs_node, run_node
@@ -15,7 +16,7 @@ from tests.servers import controller
 def test_a_training_in_node_gets_the_decisions_that_the_algorithm_makes_in_process() -> None:
     rng = np.random.default_rng(0)
     times = np.sort(0.3 + rng.exponential(0.7, (40, 6)), axis=1)
-    job, expected = Job(JobSpec(), Membership(6)), []
+    job, expected = Job(JobSpec(Dbw()), Membership(6)), []
     for iteration, seconds in enumerate(times):
         k = job.decision().k
         moments = GradientMoments(2.0, sum_squared_norms=3.0 * k)

@@ -14,6 +14,8 @@ import pytest
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw_controller.app import ControllerOptions, main
+from dbw_controller.policies import DbwPlus
+from dbw_controller.spec import JobSpec
 from dbw_runtime.configuration import variable
 from tests.programs import ADDRESSES, Program, controller_program, run_all
 from tests.reports import create, train
@@ -34,6 +36,11 @@ def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: P
     assert {name: options[name] for name in expected} == expected
     assert options["config"] == str(config)
     assert "state_dir" not in options
+
+
+def test_dbw_plus_is_the_default() -> None:
+    assert ControllerOptions().default_policy == "dbw-plus"
+    assert isinstance(JobSpec().policy, DbwPlus)
 
 
 @pytest.mark.parametrize(

@@ -265,10 +265,14 @@ def test_a_value_that_is_not_allowed_is_named(stub: ControllerServiceStub, field
     assert [job.name for job in stub.ListJobs(pb.ListJobsRequest()).jobs] == ["resnet"]
 
 
-def test_a_policy_that_is_not_there_yet_is_refused(stub: ControllerServiceStub) -> None:
-    with pytest.raises(grpc.RpcError) as error:
-        create(stub, spec=JobSpec(policy=Policy(dbw_plus=DbwPlusPolicy())))
-    assert failure(error.value)[3][0].field_violations[0].field == "spec.policy.rule"
+def test_dbw_plus_lets_no_straggler_hold_an_iteration_up(stub: ControllerServiceStub) -> None:
+    session = create(stub, spec=JobSpec(policy=Policy(dbw_plus=DbwPlusPolicy())))
+    for iteration in range(5):
+        arrivals = [Arrivals(iteration=iteration, seconds=[1.0, 1.1, 1.2, 9.0], workers=[2, 0, 1, 3])]
+        decision = end(stub, session, iteration, arrivals=arrivals).decision
+    assert decision.k < 4
+    assert 1.0 < decision.deadline_seconds < 9.0
+    assert stub.GetJob(pb.GetJobRequest(job="resnet")).job.spec.policy.dbw_plus.deadlines
 
 
 def replaced(stub: ControllerServiceStub, session: str) -> Any:

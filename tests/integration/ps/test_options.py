@@ -41,7 +41,10 @@ MODEL = "--model tests.models:tiny"
         (f"{MODEL} --optimizer best", r"optimizer is 'best'"),
         (f"{MODEL} --optimizer sgd:lr=fast", r"optimizer is 'sgd:lr=fast'"),
         (f"{MODEL} --schedule soon", r"schedule is 'soon'"),
-        (f"{MODEL} --policy best", r"--policy is 'best'; it must be one of adasync, b-dbw, dbw, static, sync"),
+        (
+            f"{MODEL} --policy best",
+            r"--policy is 'best'; it must be one of adasync, b-dbw, dbw, dbw-plus, static, sync",
+        ),
         (f"{MODEL} --job a/b", r"--job is 'a/b'; it must be"),
         (f"{MODEL} --resume", r"--resume needs --checkpoint-dir"),
         (f"{MODEL} --max-wait 0", r"--max-wait is 0\.0; it must be finite and more than 0"),

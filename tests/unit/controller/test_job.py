@@ -22,9 +22,12 @@ from dbw_controller.errors import (
 from dbw_controller.estimators.compiled import COMPILED
 from dbw_controller.estimators.durations import UnsampledDuration
 from dbw_controller.estimators.gain import fill_gains
+from dbw_controller.estimators.round_trips import arrive, guess
+from dbw_controller.estimators.shadows import replay
 from dbw_controller.events import Arrivals, EndCause, GradientMoments, Membership, Report, first_wrong
 from dbw_controller.job import LATE_ITERATIONS, REMEMBERED_DECISIONS, warm_up
-from dbw_controller.policies import AdaSync, BlindDbw, Choice, Dbw, Observation, Static, Sync
+from dbw_controller.policies import AdaSync, BlindDbw, Choice, Dbw, DbwPlus, Observation, Static, Sync
+from dbw_controller.policies.dbw_plus import fill_progress
 from dbw_controller.policies.greedy import best_rate
 from dbw_controller.spec import JobSpec, SyncMode
 from tests.jobs import MOMENTS, full_report, new_job, seconds, summary, trained_job
@@ -119,10 +122,10 @@ def test_late_arrivals_are_counted() -> None:
 
 
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
-@pytest.mark.parametrize("policy", [Dbw(), BlindDbw()])
+@pytest.mark.parametrize("policy", [Dbw(), BlindDbw(), DbwPlus()])
 def test_all_that_decisions_need_can_be_compiled_ahead(policy: Any) -> None:
     warm_up()
-    kernels: list[Any] = [first_wrong, fill_gains, best_rate]
+    kernels: list[Any] = [first_wrong, fill_gains, fill_progress, best_rate, arrive, guess, replay]
     compiled_for = [len(kernel.signatures) for kernel in kernels]
     assert min(compiled_for) >= 1
     assert trained_job(policy=policy).decision().reason is Reason.BEST_RATE

@@ -12,7 +12,7 @@ from dbw_controller.errors import JobError, NotSupportedError, StateDamagedError
 from dbw_controller.estimators.durations import UnsampledDuration
 from dbw_controller.events import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.job import Job
-from dbw_controller.policies import POLICIES, create_policy
+from dbw_controller.policies import POLICIES, Dbw, DbwPlus, create_policy
 from dbw_controller.spec import JobSpec, SyncMode
 
 MOST_WORKERS = 6
@@ -20,14 +20,18 @@ MOST_WORKERS = 6
 numbers = st.none() | st.floats()
 times = st.floats(0, 1e12) | st.just(0.0)
 iterations = st.integers(0, 12) | st.integers(0, 2**62)
-memberships = st.integers(0, MOST_WORKERS).map(Membership)
+workers = st.integers(0, MOST_WORKERS + 2)
+memberships = st.integers(0, MOST_WORKERS).map(Membership) | st.lists(workers, unique=True, max_size=MOST_WORKERS).map(
+    lambda numbers: Membership(len(numbers), numbers)
+)
 
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> Arrivals:
     seconds = draw(st.lists(times, max_size=MOST_WORKERS + 2))
-    workers = draw(st.none() | st.just(np.arange(len(seconds))))
-    return Arrivals(draw(iterations), np.array(seconds), draw(st.integers(0, 8) | st.integers(0, 2**32)), workers)
+    any_of_them = st.lists(workers, min_size=len(seconds), max_size=len(seconds))
+    numbers = draw(st.none() | st.just(np.arange(len(seconds))) | any_of_them)
+    return Arrivals(draw(iterations), np.array(seconds), draw(st.integers(0, 8) | st.integers(0, 2**32)), numbers)
 
 
 summaries = st.builds(
@@ -71,6 +75,7 @@ def assert_sound(job: Job) -> None:
     assert decision.k <= (job.spec.k_max or decision.k)
     assert decision.k >= min(job.spec.k_min, max(decision.live_workers, 1))
     assert decision.estimates.explanation
+    assert decision.deadline_seconds is None or 0.0 <= decision.deadline_seconds < np.inf
     seconds = job.durations.estimate().seconds
     assert len(seconds) >= workers
     assert (np.diff(seconds[~np.isnan(seconds)]) >= 0).all()
@@ -121,49 +126,63 @@ def changed(state: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[st
     return result
 
 
-def trained_job() -> Job:
-    job = Job(JobSpec(sample_half_life=5.0), Membership(3))
+SPECS = [
+    JobSpec(Dbw(), sample_half_life=5.0),
+    JobSpec(DbwPlus()),
+    JobSpec(DbwPlus(), sync_mode=SyncMode.PUSH_INTERRUPT),
+]
+
+
+def trained_job(spec: JobSpec) -> Job:
+    job = Job(spec, Membership(3))
     for iteration in range(4):
         moments = GradientMoments(1.0, sum_squared_norms=9.0)
-        arrival = Arrivals(iteration, np.array([1.0, 2.0, 3.0]))
+        arrival = Arrivals(iteration, np.array([1.0, 2.0, 3.0]), workers=[0, 1, 2])
         job.report(Report([arrival], IterationSummary(iteration, 3, 3.0, 2.0 - iteration / 9, 0.1, moments)))
     job.report(Report([Arrivals(7, np.array([1.0]))]))
     return job
 
 
-SNAPSHOT = trained_job().snapshot()
+SNAPSHOTS = [trained_job(spec).snapshot() for spec in SPECS]
 NONSENSE: st.SearchStrategy[Any] = st.sampled_from(
     [None, -1, 3.5, 10**30, float("nan"), float("inf"), "x", b"x", b"", [], {}, [[]], True]
 )
 
 
-@given(st.sampled_from(leaves(SNAPSHOT)[1:]), NONSENSE)
-@settings(max_examples=600)
-def test_a_state_with_nonsense_in_it_is_refused_or_does_no_harm(path: tuple[Any, ...], value: Any) -> None:
+@given(st.sampled_from([(state, path) for state in SNAPSHOTS for path in leaves(state)[1:]]), NONSENSE)
+@settings(max_examples=1000)
+def test_a_state_with_nonsense_in_it_is_refused_or_does_no_harm(
+    place: tuple[dict[str, Any], tuple[Any, ...]], value: Any
+) -> None:
+    state, path = place
     try:
-        job = Job.restore(changed(SNAPSHOT, path, value))
+        job = Job.restore(changed(state, path, value))
     except (StateDamagedError, StateFormatUnknownError):
         return
     except NotSupportedError:
         assert path == ("spec", "policy")
         return
-    iteration = job.iteration
-    decision = job.report(Report([Arrivals(iteration, np.array([1.0, 2.0]))], IterationSummary(iteration, 2, 2.0, 1.0)))
-    assert decision is not None
+    assert_goes_on(job)
+
+
+def assert_goes_on(job: Job) -> None:
+    for iteration in range(job.iteration, job.iteration + 2):
+        arrivals = Arrivals(iteration, np.array([1.0, 2.0]), workers=[0, 1])
+        assert job.report(Report([arrivals], IterationSummary(iteration, 2, 2.0, 1.0))) is not None
     assert_sound(Job.restore(job.snapshot()))
 
 
-@given(st.sampled_from(leaves(SNAPSHOT["learnt"])[1:]), NONSENSE)
-@settings(max_examples=300)
-def test_nonsense_is_not_adopted_or_does_no_harm(path: tuple[Any, ...], value: Any) -> None:
-    job = trained_job()
+@given(st.sampled_from([(i, path) for i in range(len(SPECS)) for path in leaves(SNAPSHOTS[i]["learnt"])[1:]]), NONSENSE)
+@settings(max_examples=500)
+def test_nonsense_is_not_adopted_or_does_no_harm(place: tuple[int, tuple[Any, ...]], value: Any) -> None:
+    which, path = place
+    job = trained_job(SPECS[which])
     try:
-        job.adopt(changed(SNAPSHOT["learnt"], path, value))
+        job.adopt(changed(SNAPSHOTS[which]["learnt"], path, value))
     except (StateDamagedError, StateFormatUnknownError):
-        assert job.snapshot() == SNAPSHOT
+        assert job.snapshot() == SNAPSHOTS[which]
         return
-    job.report(Report([Arrivals(4, np.array([1.0, 2.0]))], IterationSummary(4, 2, 2.0, 1.0)))
-    assert_sound(Job.restore(job.snapshot()))
+    assert_goes_on(job)
 
 
 def test_a_state_that_is_no_state_is_refused() -> None:

@@ -32,7 +32,7 @@ def test_a_policy_is_named_with_its_parameters(text: str, policy: Policy) -> Non
     "text", ["", "best", "static", "static:", "static:many", "static:0", "dbw:x=1", "sync:3", "static:8.5"]
 )
 def test_a_policy_that_does_not_exist_is_refused_with_what_there_is(text: str) -> None:
-    with pytest.raises(WrongValueError, match=r"policy is .* one of adasync, b-dbw, dbw, static, sync"):
+    with pytest.raises(WrongValueError, match=r"policy is .* one of adasync, b-dbw, dbw, dbw-plus, static, sync"):
         policy_from(text)
 
 

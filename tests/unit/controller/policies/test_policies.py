@@ -134,7 +134,7 @@ def test_parameters_have_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("magic", {}, "one of adasync, b-dbw, dbw, static, sync"),
+        ("magic", {}, "one of adasync, b-dbw, dbw, dbw-plus, static, sync"),
         ("dbw", {"beta": 1.0}, "'beta'; it must be one of loss_increase_factor"),
         ("sync", {"k": 1.0}, "left out: it has none"),
         ("dbw", {"loss_increase_factor": 0.5}, "at least 1"),
