@@ -74,10 +74,11 @@ lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 format: $(ENVIRONMENT) ## rewrite the code in the style that lint asks for
 	@echo "==> formatting" && $(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet . && $(BIN)/buf format --write protos
 
-reproduction: $(ENVIRONMENT) ## compute what is missing of docs/reproduction (hours without it), and write its page
+reproduction: $(ENVIRONMENT) ## compute what is missing of docs/reproduction (hours without it), and write its pages
 	@$(BIN)/dbw data get mnist cifar10
 	@$(BIN)/dbw experiment all --output docs/reproduction
 	@$(BIN)/dbw experiment page docs/reproduction.md --output docs/reproduction
+	@$(BIN)/dbw experiment page docs/policies.md --output docs/reproduction
 
 bench: $(ENVIRONMENT) ## run all benchmarks and show one table
 	@echo "==> running all benchmarks" && $(BIN)/python -m benchmarks

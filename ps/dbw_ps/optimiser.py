@@ -149,29 +149,32 @@ class Optimiser:
             raise WrongValueError("clip_norm", clip_norm, "a number above 0, or left out for no clipping")
         optimizer_spec = Spec("optimizer", optimizer)
         schedule_spec = None if schedule is None else Spec("schedule", schedule)
-        _rehearse(optimizer_spec, schedule_spec)
+        rehearse(optimizer_spec, schedule_spec)
         self._model, self._clip_norm = model, clip_norm
         self._optimizer: torch.optim.Optimizer = optimizer_spec.make(model.module.parameters())
         self._schedule: lr_scheduler.LRScheduler | None = None
         if schedule_spec is not None:
             self._schedule = schedule_spec.make(self._optimizer)
+        self.rate_factor = 1.0  # what the schedule's learning rate is multiplied with in the next step
         self._steps = 0
-        self._measured: float | None = None
+        self._measured: float | None = None  # of a step with the schedule's learning rate
 
     @property
     def learning_rate(self) -> float:
-        """η of the next step, as the schedule has it."""
-        return float(self._optimizer.param_groups[0]["lr"])
+        """η of the next step, as the schedule and the factor have it."""
+        return float(self._optimizer.param_groups[0]["lr"]) * self.rate_factor
 
     def effective_learning_rate(self, squared_norm: float) -> float | None:
         """The learning rate of the plain SGD that would go as far as the next step, when ‖ḡ‖² is the squared norm.
 
         With momentum μ it is how far a gradient moves the parameters in the end, η·(1 − dampening)/(1 − μ), times what
-        clipping leaves of it. Optimisers other than SGD are measured every few steps as ⟨w_t − w_{t+1}, ḡ⟩/‖ḡ‖².
+        clipping leaves of it. Optimisers other than SGD are measured every few steps as ⟨w_t − w_{t+1}, ḡ⟩/‖ḡ‖², over
+        1 − β₁ where they have momentum: that is right for noise, which a controller needs it for, and too much for what
+        gradients have in common.
         None if it is not known: before the first measurement, or if that step did not go downhill.
         """
         if not isinstance(self._optimizer, torch.optim.SGD):
-            return self._measured
+            return None if self._measured is None else self._measured * self.rate_factor
         group = self._optimizer.param_groups[0]
         momentum = float(group["momentum"])
         if momentum >= 1:
@@ -184,6 +187,8 @@ class Optimiser:
         scale = self._clipping(squared_norm)
         if scale < 1:
             self._model.gradient.mul_(scale)
+        group = self._optimizer.param_groups[0]
+        scheduled, group["lr"] = group["lr"], self.learning_rate
         if isinstance(self._optimizer, torch.optim.SGD) or self._steps % MEASURED_EVERY:
             self._optimizer.step()
         else:
@@ -191,7 +196,9 @@ class Optimiser:
             self._optimizer.step()
             progress = _progress(before, self._model.parameters, self._model.gradient)
             rate = progress / (scale * squared_norm) if scale * squared_norm > 0 else math.nan
-            self._measured = rate if math.isfinite(rate) and rate >= 0 else None
+            in_the_end = 1 - float(group.get("betas", [0.0])[0])  # a step has this share of its gradient
+            self._measured = rate / in_the_end / self.rate_factor if math.isfinite(rate) and rate >= 0 else None
+        group["lr"] = scheduled  # which the schedule goes on from
         self._steps += 1
         if self._schedule is not None:
             _advance(self._schedule)
@@ -238,7 +245,7 @@ class Optimiser:
         return {"optimizer": type(self._optimizer).__name__, "schedule": schedule}
 
 
-def _rehearse(optimizer: Spec, schedule: Spec | None) -> None:
+def rehearse(optimizer: Spec, schedule: Spec | None) -> None:
     """Try two steps on a small model: PyTorch finds some wrong values only when it uses them."""
     weight = nn.Parameter(torch.ones(2, 2))
     weight.grad = torch.ones(2, 2)

@@ -18,16 +18,21 @@ class Choice:
 
     They follow from the seed, the worker's number and the version of the parameters. So a training can be repeated, and
     neither an interruption nor a restart changes what comes after it. With several shards the examples are dealt into
-    these at random, and every worker sees one of them.
+    these at random, or in the order of their labels, and every worker sees one of them.
     """
 
-    def __init__(self, examples: int, size: int, seed: int, shards: int = 1) -> None:
+    def __init__(
+        self, examples: int, size: int, seed: int, shards: int = 1, labels: "np.ndarray[Any, Any] | None" = None
+    ) -> None:
         if examples // shards < size:
             share = f"a share of 1/{shards} of " if shards > 1 else ""
             raise ValueError(f"a mini-batch of {size} examples cannot be had from {share}{examples} examples")
         self._size, self._seed = size, seed
         dealt = np.random.default_rng(seed).permutation(examples)
-        self._shards = [dealt[i::shards] for i in range(shards)]
+        if labels is None:
+            self._shards = [dealt[i::shards] for i in range(shards)]
+        else:
+            self._shards = np.array_split(dealt[np.argsort(labels[dealt], kind="stable")], shards)
 
     def indices(self, worker: int, version: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
         """The examples of a worker's mini-batch for parameters of a version."""

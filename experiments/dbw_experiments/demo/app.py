@@ -38,7 +38,7 @@ opened in a browser."""
 class DemoOptions(Options):
     """What a demonstration can be told."""
 
-    policies: str = option("dbw sync", "what to compare, the first with the others: dbw, b-dbw, sync, static:4, …")
+    policies: str = option("dbw-plus sync", "what to compare, the first with the others: dbw, sync, static:4, …")
     workers: int = option(8, "how many workers to start")
     delay: str = option(
         "shifted-exp:0.03,0.03 * factors:1,1,1,6", "how late they are, as for dbw worker; every fourth is slow"

@@ -13,7 +13,12 @@ from dbw_experiments.demo.runs import Iteration, Run
 
 SHOWN_DECISIONS = 15
 SAME = 0.05  # times that differ by less than this share are called the same
-NAMES = {"dbw": "dynamic backup workers", "b-dbw": "blind dynamic backup workers", "sync": "waiting for everybody"}
+NAMES = {
+    "dbw-plus": "dynamic backup workers",
+    "dbw": "dynamic backup workers of the paper",
+    "b-dbw": "blind dynamic backup workers",
+    "sync": "waiting for everybody",
+}
 
 
 @dataclass(frozen=True)

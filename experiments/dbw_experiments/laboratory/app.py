@@ -36,7 +36,7 @@ Trainings on a virtual clock: real gradients of real models, but nobody waits fo
   all    go through all of them but those for a GPU
   knee   find a learning rate, by the knee rule
   trace  make a trace of a parameter server's training log, for delays such as trace:FILE.csv
-  page   write the page that compares the paper's results with those that there are
+  page   write a page about the results that there are: on the paper's claims, or on policies
 
 dbw experiment COMMAND --help explains a command."""
 
@@ -200,12 +200,12 @@ def _trace(arguments: Sequence[str]) -> int:
 
 
 def _page(arguments: Sequence[str]) -> int:
-    from dbw_experiments.laboratory.reproduction import page
+    from dbw_experiments.laboratory.pages import page
 
-    parser = _parser("page", "Write the page that compares the paper's results with those that there are.")
-    parser.add_argument("page", metavar="PAGE", type=Path, help="the file to write, such as docs/reproduction.md")
+    parser = _parser("page", "Write a page about the results that there are.")
+    parser.add_argument("page", metavar="PAGE", type=Path, help="the file to write: reproduction.md or policies.md")
     options, given = parse(parser, ExperimentOptions, "experiment", arguments)
-    given["page"].write_text(page(options.output), "utf-8")
+    given["page"].write_text(page(given["page"].stem, options.output), "utf-8")
     print(given["page"])
     return 0
 

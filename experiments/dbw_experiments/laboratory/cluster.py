@@ -4,11 +4,15 @@ A gradient takes as long as the delay that a real worker would be told to wait, 
 and Push & Wait are the same here: what tells them apart is how parameters travel.
 """
 
-from heapq import heappop, heappush
+import math
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from dbw_controller.spec import SyncMode
-from dbw_ps.rounds import Arrival, End, Rounds
+from dbw_experiments.laboratory.membership import Change
+from dbw_ps.rounds import Arrival, End, Rounds, Verdict
 from dbw_worker.delays import Delay
 from dbw_worker.randomness import draws_of
 
@@ -23,32 +27,51 @@ class Iteration(NamedTuple):
 
 
 class Cluster:
-    """A parameter server with n workers, all idle at first."""
+    """A parameter server with n workers, all idle at first, that may come and go."""
 
-    def __init__(self, workers: int, delay: Delay, seed: int, sync_mode: SyncMode = SyncMode.PUSH_WAIT) -> None:
+    def __init__(
+        self,
+        workers: int,
+        delay: Delay,
+        seed: int,
+        sync_mode: SyncMode = SyncMode.PUSH_WAIT,
+        changes: Sequence[Change] = (),
+    ) -> None:
         self.now = 0.0
         self._delay, self._seed, self._sync_mode = delay, seed, sync_mode
-        self._workers = range(workers)
-        self._idle = set(self._workers)
+        self._changes = deque(changes)  # that are to come
+        self._idle = set(range(workers))
         self._computing: list[tuple[float, int, int]] = []  # a heap: when it is done, −version, the worker
         self._rounds = Rounds(first=0)
-        for worker in self._workers:
+        for worker in self._idle:
             self._rounds.join(worker)
+        self._come_and_go()
+
+    @property
+    def live(self) -> list[int]:
+        """The workers that are there."""
+        return sorted(self._rounds.live)
 
     def iterate(self, k: int, deadline: float | None = None) -> Iteration:
         """Publish parameters now, and wait for k of their gradients, at most until a deadline."""
         published, version = self.now, self._rounds.begin(k, self.now, deadline)
         if self._sync_mode is SyncMode.PUSH_INTERRUPT:
             self._computing.clear()
-            self._idle.update(self._workers)
-        for worker in sorted(self._idle):
-            self._compute(worker, version)
-        self._idle.clear()
+            self._idle.update(self._rounds.live)
+        self._hand_out(version)
         while (end := self._rounds.end(self.now)) is None:
             self._advance(version)
+        self._come_and_go()  # so that the next decision knows of it
         arrivals = list(self._rounds.take_arrivals())
         used = tuple(arrival.worker for arrival in arrivals if arrival.iteration == version)
         return Iteration(end, published, used, arrivals)
+
+    def _hand_out(self, version: int) -> None:
+        """Let idle workers begin with the current version, unless they are done with it."""
+        for worker in sorted(self._idle):
+            if self._rounds.verdict(worker, version) is Verdict.USED:
+                self._idle.remove(worker)
+                self._compute(worker, version)
 
     def _compute(self, worker: int, version: int) -> None:
         """Let a worker begin with a gradient."""
@@ -57,10 +80,17 @@ class Cluster:
         heappush(self._computing, (self.now + seconds, -version, worker))  # of one instant, new versions come first
 
     def _advance(self, current: int) -> None:
-        """Go to the next event: a gradient, or the time at which no more are waited for."""
+        """Go to the next event: a gradient, workers that come or go, or the time at which no more are waited for."""
+        done = self._computing[0][0] if self._computing else math.inf
+        change = self._changes[0].seconds if self._changes else math.inf
         give_up = self._rounds.wake_at
-        if give_up is not None and give_up < self._computing[0][0]:
+        if give_up is not None and give_up < min(done, change):
             self.now = give_up
+            return
+        if change < done:
+            self.now = change
+            self._come_and_go()
+            self._hand_out(current)
             return
         self.now, negative, worker = heappop(self._computing)
         version = -negative
@@ -69,3 +99,16 @@ class Cluster:
             self._idle.add(worker)
         else:
             self._compute(worker, current)
+
+    def _come_and_go(self) -> None:
+        """Let workers come and go whose time it is. What those were computing that go is lost."""
+        while self._changes and self._changes[0].seconds <= self.now:
+            _, leaves, worker = self._changes.popleft()
+            if leaves:
+                self._rounds.leave(worker)
+                self._idle.discard(worker)
+                self._computing = [computing for computing in self._computing if computing[-1] != worker]
+                heapify(self._computing)
+            else:
+                self._rounds.join(worker)
+                self._idle.add(worker)

@@ -150,6 +150,17 @@ class Findings:
         found = begun[(begun > after) & (numbers(outcome.columns["k"]) <= k)]
         return float(found[0]) if found.size else math.inf
 
+    def iterations_to_settle(self, case: str, policy: str, start: float, end: float) -> str:
+        """After how many iterations k is what it is at the end of some seconds, and stays so for five: of each seed."""
+        found = []
+        for record in self._some(case, policy):
+            begun, ks = began(record.outcome), numbers(record.outcome.columns["k"])
+            ks = ks[(begun >= start) & (begun < end)]
+            settled = np.abs(ks - np.median(ks[len(ks) // 2 :])) <= 1
+            lasting = [i for i in range(len(ks) - 4) if settled[i : i + 5].all()]
+            found.append(str(lasting[0]) if lasting else "never")
+        return ", ".join(found)
+
     def _first(self, case: str, policy: str, rule: str | None = None) -> Record:
         return min(self._some(case, policy, rule), key=lambda record: record.run.seed)
 

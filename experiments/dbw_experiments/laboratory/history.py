@@ -10,6 +10,7 @@ from dbw_experiments.laboratory.cluster import Iteration
 from dbw_experiments.laboratory.learning import Learnt
 from dbw_experiments.laboratory.runs import Outcome, Run
 
+MEASUREMENTS = 3  # of the loss on the same examples, whose mean is compared with the target
 DIGITS = 6  # that are kept of each iteration's numbers
 
 
@@ -46,6 +47,7 @@ class History:
         self.iterations = self._gradients = 0
         self._now = 0.0
         self._latest = LatestLoss(run.workers)  # what the target is for
+        self._measured: deque[float] = deque(maxlen=MEASUREMENTS)
         self._reached: float | None = None
         self._columns: dict[str, list[Any]] = defaultdict(list)
 
@@ -83,9 +85,14 @@ class History:
         self._gradients += k
         self._now = now
         mean = self._latest.add(k, loss)
-        enough = self._latest.gradients >= self._run.workers
+        judged = None
+        if learnt.loss is not None:
+            self._measured.append(learnt.loss)
+            judged = sum(self._measured) / MEASUREMENTS if len(self._measured) == MEASUREMENTS else None
+        elif not self._run.target_every:
+            judged = mean if self._latest.gradients >= self._run.workers else None
         target = self._run.target_loss
-        if target is not None and enough and mean <= target:
+        if target is not None and judged is not None and judged <= target:
             self._reached = now
         if self._run.detail != "summary":
             self._note(seconds=now, k=k, loss=loss)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from dbw_worker.evaluation import accuracy
 from dbw_worker.gradients import Gradients
 from dbw_worker.randomness import draws_of, seed_all
 
+JUDGED_EXAMPLES = 2048  # that tell whether the target is reached, where the run says so
+
 
 class Exact(NamedTuple):
     """What the estimators estimate, from all examples."""
@@ -36,6 +38,9 @@ class Learnt(NamedTuple):
     """What an iteration gave, and measurements of the parameters that it began with."""
 
     moments: Moments
+    learning_rate: float  # of its step
+    effective_learning_rate: float | None  # of the plain SGD that goes as far
+    loss: float | None  # on the same examples each time
     accuracy: float | None  # on held-out examples
     exact: Exact | None
 
@@ -62,28 +67,34 @@ class Learner:
 
     def __init__(self, run: Run, device: torch.device) -> None:
         seed_all(run.seed, device)
-        self._run, self._data = run, _data(run.dataset, device)
+        self._run, self._data = run, mislabelled(_data(run.dataset, device), run.label_noise, run.seed)
         if run.accuracy_every and not len(self._data.held_out):
             raise ValueError("accuracy_every needs held-out examples, which only the data sets with a name have")
         self._server = FlatModel(load_model(run.model))
         self._worker = FlatModel(load_model(run.model), device)
         self._gradients = Gradients(self._worker, torch.nn.functional.cross_entropy)
         self._aggregate = Aggregate(self._server.gradient, self._server.buffers)
-        self._optimiser = Optimiser(self._server, f"sgd:lr={run.rate}")
-        self._choice = Choice(len(self._data.train), run.batch, run.seed, run.workers if run.split else 1)
+        self._optimiser = Optimiser(self._server, _optimizer(run), run.schedule)
+        labels = _labels(self._data) if run.split == "by-label" else None
+        self._choice = Choice(len(self._data.train), run.batch, run.seed, run.workers if run.split else 1, labels)
+        self._judged = np.random.default_rng(run.seed).permutation(len(self._data.train))[:JUDGED_EXAMPLES]
         self._version = 0
 
     def step(self, workers: Sequence[int]) -> Learnt:
         """Average the gradients of these workers, and update the parameters."""
+        loss = self._loss() if _is_due(self._version, self._run.target_every, 1) else None
         accurate = self._accuracy() if _is_due(self._version, self._run.accuracy_every, 1) else None
         exact = self._exact() if _is_due(self._version, self._run.exact_every, 2) else None
         for worker in workers:
             seed_all(draws_of(self._run.seed, worker, self._version)[0], self._worker.vector.device)
             self._aggregate.add(self._compute(self._batch(self._choice.indices(worker, self._version))))
         moments = self._aggregate.finish()
+        self._optimiser.rate_factor = (len(workers) / self._run.workers) ** self._run.rate_exponent
+        rate = self._optimiser.learning_rate  # both before the step, which changes them
+        effective = self._optimiser.effective_learning_rate(moments.mean_squared_norm)
         self._optimiser.step(moments.mean_squared_norm)
         self._version += 1
-        return Learnt(moments, accurate, exact)
+        return Learnt(moments, rate, effective, loss, accurate, exact)
 
     def _batch(self, indices: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Batch:
         examples = torch.from_numpy(indices).to(self._worker.vector.device)
@@ -96,6 +107,13 @@ class Learner:
         parameters, buffers = computed.gradient[:trained], computed.gradient[trained:]
         header = GradientHeader(loss=computed.loss)
         return Computed(header, [parameters], [buffers], squared_norm(parameters))
+
+    @torch.inference_mode()
+    def _loss(self) -> float:
+        """The loss that the target is for, without the noise of mini-batches, which would favour some k."""
+        self._worker.vector.copy_(self._server.vector)
+        inputs, targets = self._batch(self._judged)
+        return float(torch.nn.functional.cross_entropy(self._worker.module(inputs), targets))
 
     def _accuracy(self) -> float:
         self._worker.vector.copy_(self._server.vector)
@@ -162,6 +180,17 @@ def try_out(run: Run, device: torch.device) -> None:
         ) from error
 
 
+def mislabelled(data: Data, share: float, seed: int) -> Data:
+    """Replace a share of the training labels by random classes, perhaps the right ones, in a copy."""
+    if not share:
+        return data
+    (inputs, given), labels = data.train.tensors, _labels(data).copy()
+    random = np.random.default_rng((seed, *b"label noise"))
+    replaced = random.permutation(len(labels))[: round(share * len(labels))]
+    labels[replaced] = random.choice(np.unique(labels), len(replaced))
+    return Data(TensorDataset(inputs, torch.from_numpy(labels).to(given.device)), data.held_out)
+
+
 @cache
 def _data(place: str, device: torch.device) -> Data:
     train, held_out = load(place, default_folder()) if place in NAMES else _collected(place)
@@ -175,6 +204,19 @@ def _collected(place: str) -> Data:
     dataset = load_examples(place, default_folder())
     inputs, targets = default_collate([dataset[index] for index in range(len(dataset))])  # type: ignore[arg-type]
     return Data(TensorDataset(inputs, targets), TensorDataset(inputs[:0], targets[:0]))
+
+
+def _labels(data: Data) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """The classes of the training examples."""
+    labels = data.train.tensors[1]
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise ValueError("label_noise and a split by label need data with one class for each example")
+    return labels.cpu().numpy()
+
+
+def _optimizer(run: Run) -> str:
+    """The optimiser with its learning rate."""
+    return f"{run.optimizer}{',' if ':' in run.optimizer else ':'}lr={run.rate}"
 
 
 def _is_due(version: int, every: int, in_a_row: int) -> bool:

@@ -36,8 +36,8 @@ def bundles(runs: Sequence[Run]) -> list[list[Run]]:
     """Put runs together that learn the same, and differ in when that happens: gradients are computed once for all."""
     found: dict[Run, list[Run]] = {}
     for run in runs:
-        key = msgspec.structs.replace(run, case="", delay="", rule="") if run.ignores_time else run
-        found.setdefault(key, []).append(run)
+        alike = msgspec.structs.replace(run, case="", delay="", rule="", sync_mode="push-wait")
+        found.setdefault(alike if run.ignores_time else run, []).append(run)
     return sorted(found.values(), key=lambda bundle: bundle[0].seed)  # interrupted, there is something of everything
 
 
@@ -55,7 +55,10 @@ class Crew:
 
     def prepare(self, runs: Sequence[Run], place: Place) -> None:
         """Find out whether runs can be computed, one of each kind, and get their data."""
-        unlike = {(run.model, run.dataset, run.batch, run.workers, run.split): run for run in runs}
+        unlike = {
+            (run.model, run.dataset, run.batch, run.workers, run.split, run.label_noise, run.optimizer): run
+            for run in runs
+        }
         with _sheltered():
             prepared = [self._pool.submit(prepare, run, place) for run in unlike.values()]
         for done in prepared:

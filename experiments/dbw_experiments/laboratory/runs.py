@@ -7,7 +7,7 @@ from msgspec import Struct
 Column = list[int | float | list[float | None] | None]
 
 
-INDIFFERENT = ("static", "sync", "adasync")  # policies of ours whose k does not depend on times
+INDIFFERENT = ("static", "sync", "adasync")  # policies of ours whose k does not depend on times, without deadlines
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -21,12 +21,18 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     policy: str
     rate: float  # η
     rule: str = ""  # where the rate comes from
+    rate_exponent: float = 0.0  # with k gradients the rate is η·(k/n)^this
+    optimizer: str = "sgd"  # as `dbw ps` takes it, without lr: that is η
+    schedule: str | None = None  # of η, as `dbw ps` takes it
     half_life: float | None = None  # in iterations, of samples of durations; None: they count for ever
     delay: str
     seed: int
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = "push-wait"
-    split: bool = False  # whether each worker has a share of the data of its own
+    membership: str = ""  # which workers are away when
+    split: bool | Literal["by-label"] = False  # whether each worker has its own share of the data, and by what
+    label_noise: float = 0.0  # the share of the training labels that are replaced by random ones
     target_loss: float | None = None  # train until the loss of the latest n gradients, or a few more, is at most this
+    target_every: int = 0  # or that on the same examples each time, measured after so many iterations
     iterations: int = 10_000  # at most, and
     seconds: float | None = None  # on the virtual clock
     detail: Literal["summary", "curves", "estimates"] = "summary"  # what is kept of each iteration
@@ -37,7 +43,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     @property
     def ignores_time(self) -> bool:
         """Whether what is learnt in an iteration is the same whatever the delays are."""
-        return not self.split and self.policy.partition(":")[0] in INDIFFERENT
+        return not (self.split or self.membership) and self.policy.partition(":")[0] in INDIFFERENT
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

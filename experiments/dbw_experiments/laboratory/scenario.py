@@ -11,8 +11,10 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from dbw_experiments.laboratory.figures import KINDS
+from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Run
 from dbw_ps.decisions import policy_from
+from dbw_ps.optimiser import Spec, rehearse
 from dbw_runtime.configuration import UsageError
 from dbw_worker.delays import parse_delay
 
@@ -26,10 +28,10 @@ class ScenarioError(Exception):
 
 
 class Compared(Struct, frozen=True, forbid_unknown_fields=True):
-    """A policy of a scenario, with its learning rate: one for all k, one for each, or one that is proportional to k."""
+    """A policy of a scenario, with its learning rate: the case's, one for all k, one for each, or proportional to k."""
 
     policy: str
-    rule: str  # what the learning rate follows, in a word
+    rule: str = ""  # what the learning rate follows, in a word
     k: list[Count] | Literal["all"] | None = None  # for the policy `static`: which ones
     rate: Rate | None = None
     rate_per_k: Rate | None = None
@@ -38,27 +40,28 @@ class Compared(Struct, frozen=True, forbid_unknown_fields=True):
     seeds: Count | None = None  # unless as many as the case has
     cases: list[str] | None = None  # unless in all of them
 
-    def each(self, workers: int) -> Iterator[tuple[str, float]]:
-        """The policies, each with its learning rate."""
+    def each(self, workers: int, rate: float | None) -> Iterator[tuple[str, float]]:
+        """The policies, each with its learning rate; unless it has one of its own, this one."""
         if (self.policy == "static") != (self.k is not None):
             raise ValueError('the policy "static" needs a k, which others do not have')
+        rate = rate if self.rate is None else self.rate
         if self.k is None:
-            if self.rate is None or self.rate_per_k or self.rates:
+            if rate is None or self.rate_per_k or self.rates:
                 raise ValueError(f"the policy {self.policy} needs a rate, and neither rates nor rate_per_k")
-            yield self.policy, self.rate
+            yield self.policy, rate
             return
         for k in range(1, workers + 1) if self.k == "all" else self.k:
             if k <= workers:
-                yield f"{self.policy}:{k}", self._rate(k)
+                yield f"{self.policy}:{k}", self._rate(k, rate)
 
-    def _rate(self, k: int) -> float:
+    def _rate(self, k: int, rate: float | None) -> float:
         if self.rates is not None and str(k) in self.rates:
             return self.rates[str(k)]
         if self.rate_per_k is not None:
             return round(self.rate_per_k * k, 12)  # 0.06, not 0.06000000000000000055
-        if self.rate is None:
+        if rate is None:
             raise ValueError(f"the policy {self.policy} needs a rate, rates or rate_per_k for k = {k}")
-        return self.rate
+        return rate
 
 
 class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,10 +73,17 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     workers: Count
     batch: Count
     delay: str
+    rate: Rate | None = None  # of policies that have none of their own
+    rate_exponent: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    optimizer: str = "sgd"
+    schedule: str | None = None
     seeds: Count = 1
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = "push-wait"
-    split: bool = False
+    membership: str = ""
+    split: bool | Literal["by-label"] = False
+    label_noise: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     target_loss: float | None = None
+    target_every: Annotated[int, Meta(ge=0)] = 0
     iterations: Count = 10_000
     seconds: Annotated[float, Meta(gt=0)] | None = None
     detail: Literal["summary", "curves", "estimates"] = "summary"
@@ -90,12 +100,12 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
                 continue
             seeds = self.seeds if few_seeds else compared.seeds or self.seeds
             own: dict[str, Any] = {"case": self.name, "rule": compared.rule, "half_life": compared.half_life}
-            for policy, rate in compared.each(self.workers):
+            for policy, rate in compared.each(self.workers, self.rate):
                 for seed in range(seeds):
                     yield Run(policy=policy, rate=rate, seed=seed, **own, **common)
 
 
-COMMON = sorted(set(Run.__struct_fields__) & set(Case.__struct_fields__))
+COMMON = sorted((set(Run.__struct_fields__) & set(Case.__struct_fields__)) - {"rate"})
 
 
 class File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,16 +171,27 @@ def _check(scenario: Scenario) -> None:
         named = {name for compared in case.compare for name in compared.cases or []}
         if not named <= known:
             raise ValueError(f"there is no case {min(named - known)!r}; there are {', '.join(sorted(known))}")
+        _check_optimizer(case)
+        parse_membership(case.membership, case.workers)
         _check_plot(scenario.plot, case)
 
 
+def _check_optimizer(case: Case) -> None:
+    optimizer = Spec("optimizer", case.optimizer)
+    if "lr" in optimizer.arguments:
+        raise optimizer.wrong("without lr, which is the rate of each policy")
+    rehearse(optimizer, None if case.schedule is None else Spec("schedule", case.schedule))
+
+
 def _check_plot(plot: str, case: Case) -> None:
-    if plot.startswith("times") and case.target_loss is None:
+    if plot.startswith(("times", "speeds")) and case.target_loss is None:
         raise ValueError(f'the plot "{plot}" needs a target_loss')
     if plot == "curves" and case.detail == "summary":
         raise ValueError('the plot "curves" needs detail = "curves"')
     if plot in ("durations", "estimators") and case.detail != "estimates":
         raise ValueError(f'the plot "{plot}" needs detail = "estimates"')
+    if plot == "durations" and case.membership:
+        raise ValueError('the plot "durations" needs workers that stay, and no membership')
     if plot == "estimators" and not case.exact_every:
         raise ValueError('the plot "estimators" needs exact_every')
     if case.detail == "summary" and (case.accuracy_every or case.exact_every):

@@ -16,6 +16,7 @@ from dbw_controller.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.history import History
 from dbw_experiments.laboratory.learning import Learner, Learning, Replay, try_out
+from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Outcome, Run
 from dbw_ps.decisions import Decider, deadline_of, end_iteration, spec_of
 from dbw_worker.delays import parse_delay
@@ -30,12 +31,12 @@ class ControllerLostError(Exception):
 
 def in_process(run: Run) -> EmbeddedTrainingJob:
     """Decides in this process."""
-    return EmbeddedTrainingJob(Conversation("laboratory", range(run.workers), _spec(run), 0, "all"))
+    return EmbeddedTrainingJob(Conversation("laboratory", _first_workers(run), _spec(run), 0, "all"))
 
 
 def over_network(run: Run, target: str) -> Decider:
     """Asks a controller, which gets a new job for it."""
-    return AsyncDbwClient(target, deadline=PATIENCE).job(f"laboratory-{uuid4()}", range(run.workers), _spec(run))
+    return AsyncDbwClient(target, deadline=PATIENCE).job(f"laboratory-{uuid4()}", _first_workers(run), _spec(run))
 
 
 class Place(NamedTuple):
@@ -71,7 +72,8 @@ def _execute(run: Run, learning: Learning, place: Place) -> Outcome:
 
 async def train(run: Run, learning: Learning, decider: Decider, traces: Path = Path()) -> Outcome:
     """Train until the target is reached, or the time is up."""
-    cluster = Cluster(run.workers, parse_delay(run.delay, traces), run.seed, SyncMode(run.sync_mode))
+    delay, changes = parse_delay(run.delay, traces), parse_membership(run.membership, run.workers)
+    cluster = Cluster(run.workers, delay, run.seed, SyncMode(run.sync_mode), changes)
     history = History(run)
     await decider.open()
     try:
@@ -86,12 +88,19 @@ async def train(run: Run, learning: Learning, decider: Decider, traces: Path = P
             workers = iteration.workers if run.split else range(iteration.end.k)
             learnt = learning.step(workers)
             history.ended(iteration, learnt, cluster.now)
-            await end_iteration(
-                decider, iteration.end, learnt.moments, iteration.arrivals, iteration.published, run.rate, run.rate
-            )
+            if changes:
+                decider.set_workers(cluster.live)
+            rates = learnt.learning_rate, learnt.effective_learning_rate
+            await end_iteration(decider, iteration.end, learnt.moments, iteration.arrivals, iteration.published, *rates)
         return history.outcome()
     finally:
         await decider.close(delete=True)
+
+
+def _first_workers(run: Run) -> list[int]:
+    """Those that are there when it begins."""
+    away = {change.worker for change in parse_membership(run.membership, run.workers) if change.seconds == 0}
+    return [worker for worker in range(run.workers) if worker not in away]
 
 
 def _spec(run: Run) -> JobSpec:

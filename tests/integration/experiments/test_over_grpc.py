@@ -30,8 +30,10 @@ RUN = Run(
 )
 VARIANTS = [
     replace(RUN, policy=policy, sync_mode=mode)
-    for policy, mode in product(("dbw", "b-dbw", "adasync", "static:3"), ("push-wait", "push-interrupt", "pull"))
-]
+    for policy, mode in product(
+        ("dbw", "dbw-plus", "b-dbw", "adasync", "static:3"), ("push-wait", "push-interrupt", "pull")
+    )
+] + [replace(RUN, policy=policy, membership="0@0-9, 4-5@6-12") for policy in ("dbw", "dbw-plus", "sync")]
 CPU = torch.device("cpu")
 
 
@@ -77,7 +79,7 @@ class Disturbed(Learner):
         return super().step(workers)
 
 
-@pytest.mark.parametrize("run", VARIANTS, ids=[f"{run.policy} {run.sync_mode}" for run in VARIANTS])
+@pytest.mark.parametrize("run", VARIANTS, ids=[f"{run.policy} {run.sync_mode} {run.membership}" for run in VARIANTS])
 def test_training_is_the_same_over_the_network(server: Controller, run: Run) -> None:
     remote, local = trained(run, server), execute([run])[0]
     for column in ("k", "seconds", "loss"):

@@ -121,6 +121,43 @@ def test_the_learning_rate_is_that_of_the_next_step() -> None:
     assert optimiser.learning_rate == pytest.approx(0.005)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_factor_holds_for_its_steps_and_leaves_the_schedule_as_it_is(schedule: str) -> None:
+    factors = [1.0, 0.5, 2.0, 0.25] * 5
+    model, plain = FlatModel(build()), vector(1.0)
+    scaled, unscaled = Optimiser(model, MOMENTUM, schedule), Optimiser(plain, MOMENTUM, schedule)
+    for i, factor in enumerate(factors):
+        scaled.rate_factor = factor
+        effective = scaled.effective_learning_rate(1.0)
+        assert effective == pytest.approx(factor * (unscaled.effective_learning_rate(1.0) or 0.0))
+        assert train(model, scaled, 1, i) == [factor * unscaled.learning_rate]
+        unscaled.step(0.0)
+
+
+def test_a_step_goes_as_far_as_its_factor_says() -> None:
+    model = vector(1.0)
+    optimiser = Optimiser(model, "sgd:lr=0.5", "steplr:step_size=1,gamma=0.5")
+    found = []
+    for factor in (2.0, 1.0, 0.5):  # of rates of 0.5, 0.25 and 0.125
+        optimiser.rate_factor = factor
+        model.gradient.fill_(1.0)
+        optimiser.step(1.0)
+        found.append(model.parameters.item())
+    assert found == [0.0, -0.25, -0.3125]
+
+
+def test_a_measured_rate_is_that_of_the_next_factor() -> None:
+    model = vector(1.0)
+    optimiser = Optimiser(model, "adam:lr=0.01")  # whose first step is one of η
+    optimiser.rate_factor = 0.5
+    model.gradient.fill_(1.0)
+    optimiser.step(1.0)
+    assert model.parameters.item() == pytest.approx(0.995)
+    assert optimiser.effective_learning_rate(1.0) == pytest.approx(0.05, rel=1e-4)
+    optimiser.rate_factor = 2.0
+    assert optimiser.effective_learning_rate(1.0) == pytest.approx(0.2, rel=1e-4)
+
+
 def test_a_schedule_that_ends_stays_at_its_end() -> None:
     model = FlatModel(build())
     rates = train(model, Optimiser(model, MOMENTUM, "onecyclelr:max_lr=0.1,total_steps=5"), 9)
@@ -211,13 +248,13 @@ def test_momentum_that_never_ends_has_no_effective_learning_rate() -> None:
 @pytest.mark.parametrize("clip_norm", [None, 2.0])
 def test_the_effective_learning_rate_of_adam_is_measured(clip_norm: float | None) -> None:
     # The first step of Adam moves each parameter by η in the direction of its gradient's sign, so that
-    # ⟨w_0 − w_1, ḡ⟩/‖ḡ‖² = η (3 + 4)/25, whether the gradient is clipped or not.
+    # ⟨w_0 − w_1, ḡ⟩/‖ḡ‖² = η (3 + 4)/25, whether the gradient is clipped or not; β₁ is 0.9.
     model = vector(1.0, 1.0)
     optimiser = Optimiser(model, "adam:lr=0.01", clip_norm=clip_norm)
     assert optimiser.effective_learning_rate(25) is None
     model.gradient.copy_(torch.tensor([3.0, -4.0]))
     optimiser.step(25)
-    assert optimiser.effective_learning_rate(25) == pytest.approx(0.01 * 7 / 25, rel=1e-4)
+    assert optimiser.effective_learning_rate(25) == pytest.approx(0.1 * 7 / 25, rel=1e-4)
 
 
 def test_the_effective_learning_rate_is_measured_every_few_steps() -> None:
@@ -239,7 +276,8 @@ def test_a_measurement_over_many_blocks_is_exact(monkeypatch: pytest.MonkeyPatch
     stepped = Optimiser(model, "adamw:lr=0.1", clip_norm=1)
     stepped.step(size)
     moved = before.double() - model.parameters.double()
-    assert stepped.effective_learning_rate(size) == pytest.approx(float(moved @ gradient.double()) / size, rel=1e-6)
+    expected = float(moved @ gradient.double()) / size / (1 - 0.9)
+    assert stepped.effective_learning_rate(size) == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_step_that_did_not_go_downhill_has_no_effective_learning_rate() -> None:

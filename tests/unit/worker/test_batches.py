@@ -55,6 +55,18 @@ def test_shards_are_dealt_at_random() -> None:
     assert shares[0] != list(range(0, 100, 4))
 
 
+def test_shards_by_label_are_pieces_of_the_examples_in_the_order_of_their_labels() -> None:
+    labels = np.arange(101) % 10
+    choices = [Choice(101, 25, seed, shards=4, labels=labels) for seed in (0, 1)]
+    shares = [sorted(choices[0].indices(worker, 0).tolist()) for worker in range(1, 4)]  # all 25 that there are
+    seen = set[int]().union(*(choices[0].indices(0, version).tolist() for version in range(200)))
+    assert [len(set(labels[share].tolist())) for share in [list(seen), *shares]] == [3, 3, 3, 3]
+    assert seen.union(*shares) == set(range(101))
+    assert labels[list(seen)].max() <= labels[shares[0]].min()
+    assert labels[shares[0]].max() <= labels[shares[1]].min() <= labels[shares[1]].max() <= labels[shares[2]].min()
+    assert sorted(choices[1].indices(2, 0).tolist()) != shares[1]  # examples of the same label are dealt at random
+
+
 @pytest.mark.parametrize(("examples", "size", "shards"), [(10, 11, 1), (100, 26, 4), (101, 26, 4)])
 def test_a_mini_batch_that_cannot_be_had_is_refused(examples: int, size: int, shards: int) -> None:
     with pytest.raises(ValueError, match=f"a mini-batch of {size} examples cannot be had"):

@@ -13,6 +13,7 @@ KINDS = {  # what a scenario's `plot` may be, and the module that draws it
     "curves": "curves",
     "durations": "durations",
     "estimators": "estimators",
+    "speeds": "speeds",
     "times": "times",
     "times-over-cases": "over_cases",
 }

@@ -13,13 +13,14 @@ from dbw_experiments.laboratory.runs import Record, Run
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
 # Okabe and Ito's colours, which nearly everybody can tell apart.
-COLOURS = {"dbw": "#0072B2", "b-dbw": "#D55E00", "adasync": "#009E73"}
+COLOURS = {"dbw": "#0072B2", "b-dbw": "#D55E00", "adasync": "#009E73", "dbw-plus": "#CC3311"}
+COLOURS |= {"adasync:1": "#009E73", "adasync:2": "#E69F00"}
 ALL = "#333333"  # waiting for all n workers
 FURTHER = ["#E69F00", "#CC79A7", "#56B4E9", "#999999", "#B8A800"]  # in order of appearance
 RAMP = colormaps["RdPu"]
 FIRST: dict[str, Style] = {"b-dbw": (0, (4, 1.2)), "adasync": (0, (7, 1.2, 1.5, 1.2))}  # styles: they may coincide
 NEXT: list[Style] = ["-", (0, (2, 1)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1))]  # of a policy's further learning rates
-NAMES = {"dbw": "DBW", "b-dbw": "B-DBW", "adasync": "AdaSync"}
+NAMES = {"dbw": "DBW", "b-dbw": "B-DBW", "adasync": "AdaSync", "dbw-plus": "DBW+"}
 
 
 @dataclass(frozen=True)

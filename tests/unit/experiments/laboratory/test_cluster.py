@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dbw_controller.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster, Iteration
+from dbw_experiments.laboratory.membership import parse_membership
 from dbw_ps.rounds import Arrival, Cause
 from dbw_worker.delays import parse_delay
 from dbw_worker.randomness import draws_of
@@ -22,8 +23,8 @@ DELAYS = ["exp:1", "uniform:0.5,3", "shifted-exp:0.3,0.7", "pareto:1.5,0.1", "ex
 UNEVEN = "constant:1 * factors:1,2.25,4.125"
 
 
-def cluster(delay: str, workers: int = 3, mode: SyncMode = WAIT, seed: int = 0) -> Cluster:
-    return Cluster(workers, parse_delay(delay), seed, mode)
+def cluster(delay: str, workers: int = 3, mode: SyncMode = WAIT, seed: int = 0, membership: str = "") -> Cluster:
+    return Cluster(workers, parse_delay(delay), seed, mode, parse_membership(membership, workers))
 
 
 def trace(folder: Path, *steps: Sequence[float]) -> str:
@@ -239,6 +240,92 @@ def test_a_stale_gradient_delays_the_next_one_by_the_clock_not_by_its_version() 
     assert arrivals == [Arrival(0, 1, 1.5), Arrival(1, 1, 2.0), Arrival(3, 1, 7.5)]
 
 
+@pytest.mark.parametrize("mode", SyncMode)
+def test_an_iteration_ends_when_those_have_left_that_it_waits_for(mode: SyncMode) -> None:
+    """Round trips of 1, 2.25 and 4.125 s, k = 3: at 3 s worker 2 leaves, and its gradient is lost."""
+    training = cluster(UNEVEN, mode=mode, membership="2@3")
+    assert training.live == [0, 1, 2]
+    iteration = training.iterate(3)
+    assert told(iteration) == (0.0, 3.0, (0, 1), [(0, 0, 1.0), (0, 1, 2.25)])
+    assert (iteration.end.k, iteration.end.cause, iteration.end.lost) == (2, Cause.NO_MORE_EXPECTED, 1)
+    assert training.live == [0, 1]
+    iteration = training.iterate(2)
+    assert told(iteration) == (3.0, 2.25, (0, 1), [(1, 0, 1.0), (1, 1, 2.25)])
+    assert (iteration.end.cause, iteration.end.lost) == (Cause.K_REACHED, 0)
+
+
+@pytest.mark.parametrize("mode", SyncMode)
+def test_a_worker_that_comes_back_begins_at_once_with_the_current_parameters(mode: SyncMode) -> None:
+    """Round trips of 1, 2.25 and 4.125 s, k = 3.
+
+    | t     | event                                                        |
+    |-------|--------------------------------------------------------------|
+    | 0     | version 0: done at 1, 2.25 and 4.125                         |
+    | 1     | worker 0 used                                                |
+    | 1.5   | worker 1 leaves, its gradient is lost                        |
+    | 2     | worker 1 comes back, and begins again with 0, until 4.25     |
+    | 4.125 | worker 2 used                                                |
+    | 4.25  | worker 1 used                                                |
+    """
+    training = cluster(UNEVEN, mode=mode, membership="1@1.5-2")
+    iteration = training.iterate(3)
+    assert told(iteration) == (0.0, 4.25, (0, 2, 1), [(0, 0, 1.0), (0, 2, 4.125), (0, 1, 4.25)])
+    assert (iteration.end.cause, iteration.end.lost) == (Cause.K_REACHED, 1)
+
+
+@pytest.mark.parametrize("mode", SyncMode)
+def test_a_worker_that_comes_back_does_not_compute_again_what_was_used(mode: SyncMode) -> None:
+    """Worker 0 is used at 1, away from 1.5 to 2, and idle until the next version, at 4.125."""
+    training = cluster(UNEVEN, mode=mode, membership="0@1.5-2")
+    iteration = training.iterate(3)
+    assert told(iteration) == (0.0, 4.125, (0, 1, 2), [(0, 0, 1.0), (0, 1, 2.25), (0, 2, 4.125)])
+    assert iteration.end.lost == 0
+    assert told(training.iterate(1)) == (4.125, 1.0, (0,), [(1, 0, 1.0)])
+
+
+@WAITING
+def test_a_late_gradient_is_not_told_of_a_worker_that_has_left(mode: SyncMode) -> None:
+    """Round trips of 1, 2.25 and 4.125 s, k = 1: worker 2 is away from 3.5 to 6.25, and then begins with version 6."""
+    training = cluster(UNEVEN, mode=mode, membership="2@3.5-6.25")
+    arrivals = [arrival for _ in range(11) for arrival in training.iterate(1).arrivals if arrival.worker == 2]
+    assert arrivals == [Arrival(6, 2, 4.375)]
+
+
+@pytest.mark.parametrize("mode", SyncMode)
+def test_gradients_of_the_instant_in_which_their_workers_leave_are_used(mode: SyncMode) -> None:
+    """And those that leave as an iteration ends do not get the next parameters; those that come do."""
+    training = cluster("constant:1", workers=4, mode=mode, membership="0-1@2-3")
+    ends = [(training.iterate(len(training.live)).end, training.live) for _ in range(4)]
+    assert [(end.k, end.cause, end.seconds, end.lost) for end, _ in ends] == [
+        (k, Cause.K_REACHED, 1.0, 0) for k in (4, 4, 2, 4)
+    ]
+    assert [live for _, live in ends] == [[0, 1, 2, 3], [2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+
+
+def test_workers_may_be_away_at_first() -> None:
+    """Worker 0 comes at 1.5, in the middle of the iteration that is published at 1 and waits for two."""
+    training = cluster("constant:1 * factors:1,1,4", membership="0@0-1.5")
+    assert training.live == [1, 2]
+    assert told(training.iterate(1)) == (0.0, 1.0, (1,), [(0, 1, 1.0)])
+    assert told(training.iterate(2)) == (1.0, 1.5, (1, 0), [(1, 1, 1.0), (1, 0, 1.5)])
+
+
+def test_workers_may_take_turns_in_one_instant() -> None:
+    """Worker 0 comes as worker 1 leaves with the only gradient under way: the iteration waits for the other."""
+    training = cluster("constant:2", workers=2, membership="0@0-1, 1@1")
+    iteration = training.iterate(1)
+    assert told(iteration) == (0.0, 3.0, (0,), [(0, 0, 3.0)])
+    assert (iteration.end.cause, iteration.end.lost) == (Cause.K_REACHED, 1)
+
+
+def test_a_deadline_holds_though_workers_come_and_go() -> None:
+    """At 1.5 s worker 0 is done, worker 1 has left at 1.25, and worker 2 takes longer."""
+    training = cluster(UNEVEN, membership="1@1.25")
+    iteration = training.iterate(3, deadline=1.5)
+    assert told(iteration) == (0.0, 1.5, (0,), [(0, 0, 1.0)])
+    assert (iteration.end.cause, iteration.end.lost) == (Cause.DEADLINE, 1)
+
+
 modes = st.sampled_from(list(SyncMode))
 seeds = st.integers(0, 2**32)
 
@@ -322,3 +409,39 @@ def test_gradients_are_told_once_in_order_of_arrival_with_the_seconds_since_thei
         used = [arrival for arrival in iteration.arrivals if arrival.iteration == version]
         assert tuple(arrival.worker for arrival in used) == iteration.workers
         assert used[-1].seconds == iteration.end.seconds
+
+
+absences = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 20), st.none() | st.integers(1, 10)), max_size=6)
+
+
+@given(trainings(), modes, absences)
+def test_gradients_come_from_workers_that_are_there(
+    training: tuple[int, list[int], str, int], mode: SyncMode, absent: list[tuple[int, int, int | None]]
+) -> None:
+    """A worker more than in the training stays, and none of the others is away twice."""
+    workers, ks, text, seed = training
+    away = {worker: (start, start + for_ if for_ else None) for worker, start, for_ in absent if worker < workers}
+    membership = ", ".join(f"{who}@{start}{f'-{until}' if until else ''}" for who, (start, until) in away.items())
+    simulated = cluster(text, workers + 1, mode, seed, membership)
+    published = []
+    for k in ks:
+        iteration = simulated.iterate(k)
+        published.append(iteration.published)
+        assert len(set(iteration.workers)) == iteration.end.k <= k
+        assert iteration.end.cause is (Cause.K_REACHED if iteration.end.k == k else Cause.NO_MORE_EXPECTED)
+        for version, worker, seconds in iteration.arrivals:
+            start, until = away.get(worker, (None, None))
+            came = published[version] + seconds
+            assert start is None or came <= start + 1e-9 or (until is not None and came >= until)
+        assert simulated.live == [
+            worker
+            for worker in range(workers + 1)
+            if worker not in away or simulated.now < away[worker][0] or simulated.now >= (away[worker][1] or 1e9)
+        ]
+
+
+@given(trainings(), modes)
+def test_who_leaves_after_the_end_changes_nothing(training: tuple[int, list[int], str, int], mode: SyncMode) -> None:
+    workers, ks, text, seed = training
+    staying, leaving = cluster(text, workers + 1, mode, seed), cluster(text, workers + 1, mode, seed, "0@900000000")
+    assert [leaving.iterate(k) for k in ks] == [staying.iterate(k) for k in ks]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dbw_experiments.laboratory import findings
 from dbw_experiments.laboratory.findings import DurationErrors, Findings, Spread
-from dbw_experiments.laboratory.reproduction import page
+from dbw_experiments.laboratory.pages import page
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Column, Outcome, Record, Run
 from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario
@@ -323,7 +323,7 @@ def test_an_error_of_durations_is_relative_to_the_truth() -> None:
 def test_the_page_says_which_results_are_missing_and_how_to_get_them(written: Written, tmp_path: Path) -> None:
     missing = written(reaching("dbw", "largest", [1.0])).missing
     with pytest.raises(ScenarioError) as raised:
-        page(tmp_path)
+        page("reproduction", tmp_path)
     assert str(raised.value) == (
         f"{tmp_path} has not all results of {NAME}, {missing} are missing: "
         f"get them with `dbw experiment run {NAME} --output {tmp_path}`"

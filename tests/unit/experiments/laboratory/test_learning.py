@@ -1,9 +1,9 @@
 """What is learnt is what plain PyTorch learns from the same mini-batches."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
-from dbw_experiments.laboratory.learning import Learner, Learnt, Replay, try_out
+from dbw_experiments.laboratory.learning import Learner, Learnt, Replay, mislabelled, try_out
 from dbw_experiments.laboratory.runs import Run
 from dbw_ps.model import load_model
 from dbw_runtime.configuration import UsageError
@@ -70,13 +70,17 @@ class Step(NamedTuple):
 
 
 class Plain:
-    """Stochastic gradient descent in plain PyTorch."""
+    """Stochastic gradient descent in plain PyTorch; the rate may depend on the iteration and on k."""
 
-    def __init__(self, run: Run, data: Data) -> None:
+    def __init__(
+        self, run: Run, data: Data, momentum: float = 0.0, factor: Callable[[int, int], float] = lambda _, __: 1.0
+    ) -> None:
         torch.manual_seed(run.seed)
-        self._rate, self._data = run.rate, data
-        self._choice = Choice(len(data.train), run.batch, run.seed, run.workers if run.split else 1)
+        self._rate, self._data, self._momentum, self._factor = run.rate, data, momentum, factor
+        labels = data.train.tensors[1].numpy() if run.split == "by-label" else None
+        self._choice = Choice(len(data.train), run.batch, run.seed, run.workers if run.split else 1, labels)
         self.model = load_model(run.model)
+        self._velocity = [torch.zeros_like(parameter) for parameter in self.model.parameters()]
         self._version = 0
 
     def step(self, workers: Sequence[int], average_buffers: bool = True) -> Step:
@@ -92,9 +96,10 @@ class Plain:
             losses.append(loss.item())
             buffers.append({name: buffer.clone() for name, buffer in self.model.named_buffers()})
         mean = [sum(parts, torch.tensor(0.0)) / len(workers) for parts in zip(*gradients, strict=True)]
+        rate = self._rate * self._factor(self._version, len(workers))
         with torch.no_grad():
-            for parameter, gradient in zip(self.model.parameters(), mean, strict=True):
-                parameter.sub_(self._rate * gradient)
+            for parameter, velocity, gradient in zip(self.model.parameters(), self._velocity, mean, strict=True):
+                parameter.sub_(rate * velocity.mul_(self._momentum).add_(gradient))
         if average_buffers:
             self._set({name: sum(one[name] for one in buffers) / len(workers) for name in before})
         self._version += 1
@@ -125,13 +130,47 @@ def assert_the_same(found: Learnt, expected: Step) -> None:
     assert found.moments.sum_squared_norms == pytest.approx(expected.sum_squared_norms, rel=1e-4)
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["all", "split"])
+SPLITS = pytest.mark.parametrize("split", [False, True, "by-label"], ids=["all", "split", "by label"])
+Split = bool | Literal["by-label"]
+
+
+@SPLITS
 @pytest.mark.parametrize(("seed", "rate"), [(0, 0.1), (7, 0.5)])
-def test_a_step_is_that_of_plain_stochastic_gradient_descent(digits: Data, split: bool, seed: int, rate: float) -> None:
+def test_a_step_is_that_of_plain_stochastic_gradient_descent(
+    digits: Data, split: Split, seed: int, rate: float
+) -> None:
     run = replace(RUN, split=split, seed=seed, rate=rate)
     plain = Plain(run, digits)
     for workers, found in zip(WHO, learnt(run), strict=True):
         assert_the_same(found, plain.step(workers))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("schedule", [None, "steplr:step_size=2,gamma=0.5"])
+@pytest.mark.parametrize("exponent", [0.0, 0.5])
+def test_momentum_schedule_and_k_change_the_steps_and_the_rates_that_are_told(
+    digits: Data, momentum: float, schedule: str | None, exponent: float
+) -> None:
+    def factor(version: int, k: int) -> float:
+        return (0.5 ** (version // 2) if schedule else 1.0) * math.pow(k / RUN.workers, exponent)
+
+    optimizer = f"sgd:momentum={momentum}" if momentum else "sgd"
+    run = replace(RUN, optimizer=optimizer, schedule=schedule, rate_exponent=exponent)
+    plain = Plain(run, digits, momentum, factor)
+    for version, (workers, found) in enumerate(zip(WHO, learnt(run), strict=True)):
+        assert_the_same(found, plain.step(workers))
+        rate = run.rate * factor(version, len(workers))
+        assert found.learning_rate == pytest.approx(rate)
+        assert found.effective_learning_rate == pytest.approx(rate / (1 - momentum))
+
+
+def test_any_optimiser_of_the_parameter_server_can_be_used() -> None:
+    """How far Adam goes is measured in its first step, and not known before."""
+    found = learnt(replace(RUN, optimizer="adam:betas=0.8/0.99", rate=0.01), [range(4)] * 100)
+    assert {one.learning_rate for one in found} == {0.01}
+    assert found[0].effective_learning_rate is None
+    assert all(one.effective_learning_rate is not None for one in found[1:11])
+    assert np.mean([one.moments.loss for one in found[-5:]]) < 0.5
 
 
 def test_the_model_learns() -> None:
@@ -140,14 +179,63 @@ def test_the_model_learns() -> None:
     assert np.mean(losses[-5:]) < 0.5
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["all", "split"])
-def test_it_matters_whose_gradients_are_used(split: bool) -> None:
+@SPLITS
+def test_it_matters_whose_gradients_are_used(split: Split) -> None:
     run = replace(RUN, split=split)
     assert learnt(run, [(0, 1)])[0] != learnt(run, [(0, 2)])[0]
 
 
 def test_workers_have_other_examples_where_data_are_split() -> None:
     assert learnt(RUN, [(1,)])[0] != learnt(replace(RUN, split=True), [(1,)])[0]
+
+
+def test_workers_know_few_classes_where_data_are_split_by_label() -> None:
+    """One alone teaches hardly anything but these: with ten classes and ten workers, one or two."""
+    alone = [learnt(replace(RUN, workers=10, split=split), [(3,)] * 60)[-1] for split in (True, "by-label")]
+    random, by_label = (one.moments.loss or 0.0 for one in alone)
+    assert by_label < 0.1 * random
+    run = replace(RUN, workers=10, split="by-label", target_every=60)
+    assert (learnt(run, [(3,)] * 61)[60].loss or 0.0) > 2.0  # of all examples
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_label_noise_replaces_a_share_of_the_labels(digits: Data, share: float) -> None:
+    """One in ten random classes is the right one; five standard deviations of that are allowed."""
+    before = digits.train.tensors[1].clone()
+    inputs, labels = mislabelled(digits, share, seed=1).train.tensors
+    replaced = round(share * len(labels))
+    changed = int((labels != before).sum())
+    assert changed == pytest.approx(0.9 * replaced, abs=STANDARD_ERRORS * math.sqrt(0.9 * 0.1 * replaced))
+    assert changed <= replaced
+    drawn = np.bincount(labels[labels != before].numpy(), minlength=10)
+    assert drawn == pytest.approx(changed / 10, abs=STANDARD_ERRORS * math.sqrt(changed / 10))
+    assert inputs is digits.train.tensors[0]
+    assert torch.equal(digits.train.tensors[1], before)  # others go on with these
+
+
+def test_label_noise_follows_from_the_seed_and_leaves_held_out_examples_alone(digits: Data) -> None:
+    first, again, other = (mislabelled(digits, 0.3, seed) for seed in (1, 1, 2))
+    assert torch.equal(first.train.tensors[1], again.train.tensors[1])
+    assert not torch.equal(first.train.tensors[1], other.train.tensors[1])
+    assert first.held_out is digits.held_out
+    assert mislabelled(digits, 0.0, 1) is digits
+
+
+def test_label_noise_is_the_same_for_all_policies_and_in_all_that_is_measured(digits: Data) -> None:
+    run = replace(RUN, label_noise=0.4, accuracy_every=1, target_every=1)
+    noisy = mislabelled(digits, 0.4, run.seed)
+    plain = Plain(run, noisy)
+    found = learnt(run)
+    inputs, labels = noisy.train.tensors
+    for workers, one in zip(WHO, found, strict=True):
+        with torch.no_grad():
+            loss = cross_entropy(plain.model(inputs), labels).item()
+        assert one.loss == pytest.approx(loss, rel=1e-5)  # there are fewer examples than it is measured on
+        expected = plain.step(workers)
+        assert_the_same(one, expected)
+        assert one.accuracy == pytest.approx(expected.accuracy, abs=2 / len(digits.held_out))
+    assert learnt(replace(run, policy="dbw", rule="largest", delay="exp:1")) == found
+    assert learnt(replace(RUN, accuracy_every=1, target_every=1))[0].loss != found[0].loss  # runs after it are clean
 
 
 def test_moments_tell_how_gradients_vary() -> None:
@@ -312,6 +400,7 @@ def test_a_run_that_cannot_be_computed_is_refused_before_it_is(tmp_path: Path) -
         (replace(RUN, model="mlpp"), r"model is 'mlpp'; it must be one of mlp"),
         (replace(RUN, model="mnist-cnn"), "mnist-cnn cannot be trained on digits"),
         (replace(RUN, model=f"{narrow}:build"), "cannot be trained on digits .*out of bounds"),
+        (replace(RUN, optimizer="muon"), "optimizer is 'muon:lr=0.1'; it must be .*2D"),
         (replace(RUN, batch=500, split=True), "a mini-batch of 500 examples cannot be had from a share of 1/4"),
         (replace(RUN, dataset="digit"), r"dataset is 'digit'; it must be .* or one of digits, mnist"),
     ):
@@ -334,3 +423,18 @@ def test_a_data_set_of_ones_own_is_learnt_from(digits: Data, tmp_path: Path) -> 
         assert_the_same(found, plain.step(workers))
     with pytest.raises(UsageError, match="accuracy_every needs held-out examples"):
         try_out(replace(run, accuracy_every=5), CPU)
+
+
+def test_labels_that_are_no_classes_are_neither_replaced_nor_sorted(tmp_path: Path) -> None:
+    """Nothing is wrong with them otherwise."""
+    file = tmp_path / "soft.py"
+    file.write_text(
+        "import torch\n"
+        "from torch.utils.data import TensorDataset\n"
+        "def build():\n    return TensorDataset(torch.ones(100, 64), torch.full((100, 10), 0.1))\n"
+    )
+    run = replace(RUN, dataset=f"{file}:build")
+    try_out(run, CPU)
+    for wrong in (replace(run, label_noise=0.1), replace(run, split="by-label")):
+        with pytest.raises(UsageError, match="need data with one class for each example"):
+            try_out(wrong, CPU)

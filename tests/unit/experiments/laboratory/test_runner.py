@@ -17,11 +17,17 @@ TIMED = pytest.mark.parametrize("policy", ["dbw", "b-dbw"])
 
 def variants(run: Run) -> list[Run]:
     """Runs that learn the same, if time does not matter to them."""
-    return [run, replace(run, delay="constant:1"), replace(run, case="α = 1"), replace(run, rule="largest")]
+    return [
+        run,
+        replace(run, delay="constant:1"),
+        replace(run, case="α = 1"),
+        replace(run, rule="largest"),
+        replace(run, sync_mode="push-interrupt"),
+    ]
 
 
 @INDIFFERENT
-def test_runs_are_together_that_differ_in_delay_case_or_rule_only(policy: str) -> None:
+def test_runs_are_together_that_differ_in_delay_case_rule_or_synchronisation_only(policy: str) -> None:
     runs = variants(replace(RUN, policy=policy))
     assert bundles(runs) == [runs]
 
@@ -35,7 +41,15 @@ def test_each_run_is_alone_whose_policy_looks_at_times(policy: str) -> None:
 @INDIFFERENT
 def test_each_run_is_alone_where_data_are_split(policy: str) -> None:
     """Whose gradient is first then matters."""
-    runs = variants(replace(RUN, policy=policy, split=True))
+    for split in (True, "by-label"):
+        runs = variants(replace(RUN, policy=policy, split=split))
+        assert bundles(runs) == [[run] for run in runs]
+
+
+@INDIFFERENT
+def test_each_run_is_alone_where_workers_come_and_go(policy: str) -> None:
+    """How many gradients an iteration has then depends on when it is."""
+    runs = variants(replace(RUN, policy=policy, membership="0@9"))
     assert bundles(runs) == [[run] for run in runs]
 
 
@@ -47,9 +61,15 @@ OTHERS = [
     replace(RUN, policy="static:3"),
     replace(RUN, rate=0.2),
     replace(RUN, seed=1),
-    replace(RUN, sync_mode="push-interrupt"),
+    replace(RUN, rate_exponent=0.5),
+    replace(RUN, optimizer="sgd:momentum=0.9"),
+    replace(RUN, schedule="steplr:step_size=9"),
+    replace(RUN, membership="0@9"),
     replace(RUN, split=True),
+    replace(RUN, split="by-label"),
+    replace(RUN, label_noise=0.1),
     replace(RUN, target_loss=0.5),
+    replace(RUN, target_every=5),
     replace(RUN, iterations=9),
     replace(RUN, seconds=9.0),
     replace(RUN, detail="curves"),
@@ -71,7 +91,7 @@ def test_runs_are_not_together_that_differ_in_anything_else(other: Run) -> None:
 
 def test_all_that_may_differ_was_tried() -> None:
     tried = {name for other in OTHERS for name in differences(other)}
-    assert tried | {"case", "delay", "rule"} == set(Run.__struct_fields__)
+    assert tried | {"case", "delay", "rule", "sync_mode"} == set(Run.__struct_fields__)
 
 
 def test_the_first_seed_of_everything_comes_before_the_second_of_anything() -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import asdict, replace
 
@@ -38,7 +39,6 @@ def test_every_scenario_that_comes_with_the_program_can_be_used(name: str, quick
         policy_from(run.policy)
         parse_delay(run.delay, Path(found.folder))
         assert run.rate > 0
-        assert run.rule
         assert run.workers >= 1
     assert {run.case for run in runs} == {case.name for case in found.cases}
 
@@ -116,7 +116,9 @@ def test_a_run_is_another_when_its_trace_or_the_file_of_its_model_changes(
 def test_all_settings_reach_the_runs(tmp_path: Path) -> None:
     further = (
         'seeds = 1\nsync_mode = "pull"\nsplit = true\niterations = 70\nseconds = 9\n'
-        'detail = "curves"\naccuracy_every = 5\nexact_every = 6\n'
+        'detail = "curves"\naccuracy_every = 5\nexact_every = 6\ntarget_every = 7\n'
+        'optimizer = "sgd:momentum=0.9"\nschedule = "steplr:step_size=9"\nrate_exponent = 1\n'
+        'label_noise = 0.1\nmembership = "0@9"\n'
     )
     (run,) = scenario(tmp_path, HEAD + SETTING + further + DBW).runs()
     expected = {
@@ -128,8 +130,31 @@ def test_all_settings_reach_the_runs(tmp_path: Path) -> None:
         "detail": "curves",
         "accuracy_every": 5,
         "exact_every": 6,
+        "target_every": 7,
+        "optimizer": "sgd:momentum=0.9",
+        "schedule": "steplr:step_size=9",
+        "rate_exponent": 1.0,
+        "label_noise": 0.1,
+        "membership": "0@9",
     }
     assert expected.items() <= asdict(run).items()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("false", False), ("true", True), ('"by-label"', "by-label")])
+def test_data_are_split_as_the_scenario_says(tmp_path: Path, text: str, expected: bool | str) -> None:
+    (run,) = scenario(tmp_path, HEAD + SETTING + f"split = {text}\n" + DBW).runs()
+    assert run.split == expected
+    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
+
+
+def test_a_run_is_the_same_that_was_kept_before_there_was_more_to_say(tmp_path: Path) -> None:
+    """So that results of earlier versions are found again."""
+    (run,) = scenario(tmp_path, SMALL).runs()
+    kept = (
+        b'{"model":"mlp","dataset":"digits","workers":4,"batch":8,"policy":"dbw","rate":0.1,"rule":"largest",'
+        b'"delay":"exp:1","seed":0,"target_loss":0.5}'
+    )
+    assert msgspec.json.decode(kept, type=Run) == run
 
 
 def test_seeds_are_those_of_the_scenario_unless_a_policy_has_its_own(tmp_path: Path) -> None:
@@ -170,13 +195,13 @@ WRONG = {
         SMALL + STATIC.replace("rate_per_k = 0.02", "rates = {1 = 0.1, 2 = 0.1}"),
         "static needs a rate.* for k = 3",
     ),
-    "unknown policy": (SMALL.replace('"dbw"', '"bdw"'), "bdw.*adasync, b-dbw, dbw, static, sync"),
+    "unknown policy": (SMALL.replace('"dbw"', '"bdw"'), "bdw.*adasync, b-dbw, dbw, dbw-plus, static, sync"),
     "wrong k": (SMALL + STATIC.replace('"all"', "[0]"), "int.* >= 1"),
     "no such k": (HEAD + SETTING + STATIC.replace('"all"', "[9]"), "no runs"),
     "k of another policy": (SMALL + "k = [1]\n", "static.*k"),
     "no workers": (SMALL.replace("workers = 4", "workers = 0"), ">= 1.*workers"),
     "a rate that is no rate": (SMALL.replace("rate = 0.1", "rate = -0.1"), "> 0.*rate"),
-    "unknown plot": (SMALL.replace("times", "pie"), "pie.*curves, durations, estimators, times"),
+    "unknown plot": (SMALL.replace("times", "pie"), "pie.*curves, durations, estimators, speeds, times"),
     "no k": (SMALL + '[[compare]]\npolicy = "static"\nrule = "knee"\nrate = 0.1\n', "static.*k"),
     "wrong delay": (SMALL.replace("exp:1", "expo:1"), "expo:1.*needs to begin with one of none, constant"),
     "wrong trace": (SMALL.replace("exp:1", "trace:nowhere.csv"), "nowhere.csv"),
@@ -193,6 +218,22 @@ WRONG = {
     "rates of one rule": (SMALL + DBW.replace("0.1", "0.4"), "a rule, of its own"),
     "no such case": (SMALL + 'cases = ["a"]\n[[case]]\nname = "b"\n' + DBW, "there is no case 'a'; there are b"),
     "rates of a policy without k": (SMALL + "rate_per_k = 0.1\n", "neither rates nor rate_per_k"),
+    "unknown optimiser": (HEAD + SETTING + 'optimizer = "sdg"\n' + DBW, "optimizer is 'sdg'; it must be NAME"),
+    "wrong optimiser": (HEAD + SETTING + 'optimizer = "sgd:momentum=-1"\n' + DBW, "Invalid momentum value"),
+    "optimiser with a rate": (HEAD + SETTING + 'optimizer = "sgd:lr=0.1"\n' + DBW, "without lr, which is the rate"),
+    "unknown schedule": (HEAD + SETTING + 'schedule = "step"\n' + DBW, "schedule is 'step'; it must be NAME"),
+    "wrong schedule": (HEAD + SETTING + 'schedule = "steplr"\n' + DBW, "given with step_size"),
+    "too much label noise": (HEAD + SETTING + "label_noise = 1\n" + DBW, "< 1.*label_noise"),
+    "label noise below zero": (HEAD + SETTING + "label_noise = -0.1\n" + DBW, ">= 0.*label_noise"),
+    "rate exponent below zero": (HEAD + SETTING + "rate_exponent = -1\n" + DBW, ">= 0.*rate_exponent"),
+    "wrong split": (HEAD + SETTING + 'split = "by-worker"\n' + DBW, "by-worker.*split"),
+    "wrong membership": (HEAD + SETTING + 'membership = "0"\n' + DBW, "membership '0' needs workers"),
+    "workers that are not there": (HEAD + SETTING + 'membership = "4@9"\n' + DBW, "'4@9' needs workers from 0 to 3"),
+    "nobody left": (HEAD + SETTING + 'membership = "0-3@9"\n' + DBW, "all workers be away at 9 s"),
+    "durations of workers that leave": (
+        HEAD.replace("times", "durations") + SETTING + 'detail = "estimates"\nmembership = "0@9"\n' + DBW,
+        "needs workers that stay",
+    ),
     "one policy instead of a list": (SMALL.replace("[[compare]]", "[compare]"), "array.*compare"),
 }
 
