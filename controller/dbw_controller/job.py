@@ -134,8 +134,7 @@ class Job:
         while self._last is not None and self._last.iteration >= iteration:
             self._last, self._before_last = self._before_last, None
             self._loss = None if then is None else then.estimates.loss
-        if self._memory is not None:
-            self._memory.begin(anew=iteration == 0)
+        self._memory.begin(anew=iteration == 0)
         if iteration == 0:
             self.gain = GainEstimator(self.spec.averaging_window)
             self._first_loss = self._loss = None
@@ -157,8 +156,7 @@ class Job:
                 self._begin_idle()
             self._add(self._log.arrive(arrivals, self.durations.workers))
             self._numbered = arrivals.workers is not None
-        if self._memory is not None:
-            self._memory.arrived(report.arrivals)
+        self._memory.arrived(report.arrivals)
         new = summary is not None and summary.iteration >= self._iteration
         if summary is not None and new:
             self._end(summary)
@@ -178,8 +176,7 @@ class Job:
             self._begin_idle()
         self._add(self._log.end(summary.iteration, summary.k, self.membership.live_workers))
         self.gain.observe(summary)
-        if self._memory is not None:
-            self._memory.ended(summary)
+        self._memory.ended(summary)
         loss = summary.loss if summary.loss is not None and math.isfinite(summary.loss) else None
         if loss is not None:
             self._loss = loss
@@ -191,13 +188,12 @@ class Job:
 
     def catch_up(self) -> None:
         """Do what can wait until a decision is on its way, unless it is done. Otherwise the next report has to wait."""
-        if self._memory is not None:
-            self._memory.catch_up(self.membership)
+        self._memory.catch_up(self.membership)
 
-    def _new_memory(self) -> Memory | None:
+    def _new_memory(self) -> Memory:
         policy = self.spec.policy
         interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT
-        return policy.memory(interrupted) if isinstance(policy, LearningPolicy) else None
+        return policy.memory(interrupted) if isinstance(policy, LearningPolicy) else Memory()
 
     def _time(self) -> int:
         """How old the job is, in iterations: unlike their number it never goes back."""
@@ -294,7 +290,7 @@ class Job:
             "gain": self.gain.snapshot(),
             "durations": self.durations.snapshot(self._time()),
             "policy": type(self.spec.policy).__name__,
-            "memory": self._memory and self._memory.snapshot(),
+            "memory": self._memory.snapshot(),
         }
 
     def adopt(self, learnt: dict[str, Any]) -> Decision:
@@ -303,8 +299,7 @@ class Job:
             _require_version(learnt)
             self._learn(learnt)
         self.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
-        if self._memory is not None:
-            self._memory.begin(anew=False)
+        self._memory.begin(anew=False)
         self._last = self._before_last = None
         return self._decide()
 
@@ -318,9 +313,7 @@ class Job:
         first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
         workers = None if learnt["workers"] is None else plain.integer(learnt["workers"], 1, MAX_WORKERS)
         memory = self._new_memory()
-        if (
-            memory is not None and learnt.get("policy") == type(self.spec.policy).__name__
-        ):  # others learn something else
+        if learnt.get("policy") == type(self.spec.policy).__name__:  # other policies learn something else
             memory.restore(learnt["memory"])
         self._memory = memory
         self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations

@@ -9,11 +9,12 @@ from dbw_controller.estimators.interrupted_trips import InterruptedTrips
 from dbw_controller.estimators.noise_floor import NoiseFloor
 from dbw_controller.estimators.roster import Roster
 from dbw_controller.events import Arrivals, IterationSummary, Membership
+from dbw_controller.policies.policy import Memory
 
 MOST_ROWS_A_WORKER = 64  # of arrivals that wait for the end of their iteration
 
 
-class DbwPlusMemory:
+class DbwPlusMemory(Memory):
     """Estimators of DBW+. Durations are those of the iteration before the last: a decision need not wait for them."""
 
     def __init__(self, interrupted: bool) -> None:

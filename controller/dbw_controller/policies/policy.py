@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dbw_controller.decision import Input, Reason
 from dbw_controller.estimators.compiled import Array
@@ -12,32 +12,27 @@ from dbw_controller.estimators.gain import GainEstimate
 from dbw_controller.events import Arrivals, IterationSummary, Membership
 
 
-class Memory(Protocol):
-    """What a policy learns by itself. A job tells it everything, in this order for every iteration."""
+class Memory:
+    """What a policy learns by itself; this one learns nothing. A job tells it everything, in this order."""
 
     def arrived(self, arrivals: Sequence[Arrivals]) -> None:
         """Take note of arrivals. Some may be told twice."""
-        ...
 
     def ended(self, summary: IterationSummary) -> None:
         """Take note of an iteration's end: what the next choice needs."""
-        ...
 
     def catch_up(self, membership: Membership) -> None:
         """Do what the next choice but one needs, unless it is done. Nobody waits for a decision meanwhile."""
-        ...
 
     def begin(self, anew: bool) -> None:
         """All workers are idle, and iterations may be numbered anew. If another training begins, its loss does too."""
-        ...
 
     def snapshot(self) -> dict[str, Any]:
         """All that was learnt, as plain data."""
-        ...
+        return {}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Replace all that was learnt by what a snapshot holds."""
-        ...
 
 
 class Observation(Struct, frozen=True):
@@ -52,7 +47,7 @@ class Observation(Struct, frozen=True):
     first_loss: float | None  # the first loss that was reported
     gain: GainEstimate
     duration_estimator: DurationEstimator
-    memory: Memory | None = None  # the policy's own
+    memory: Memory = field(default_factory=Memory)  # the policy's own
 
     @property
     def durations(self) -> Durations:

@@ -178,7 +178,7 @@ def test_another_policy_can_adopt_what_this_one_has_learnt(mode: SyncMode) -> No
     decision = job.adopt(decode(encode(teacher.learnt())))
     assert decision.estimates.gains is not None
     assert seconds(decision).tolist() == teacher.durations.estimate().seconds.tolist()
-    assert job.learnt()["memory"] is None
+    assert job.learnt()["memory"] == {}
 
 
 def test_a_state_of_before_there_were_memories_can_be_used() -> None:
@@ -337,4 +337,4 @@ def test_policies_without_a_memory_need_no_time_to_learn() -> None:
     before = job.snapshot()
     job.catch_up()
     assert job.snapshot() == before
-    assert before["learnt"]["memory"] is None
+    assert before["learnt"]["memory"] == {}
