@@ -1,11 +1,11 @@
-"""How far the loss is above the noise floor of SGD: the most that DBW+ knows about progress.
+"""How far the loss is above the noise floor of SGD, and whether it still falls.
 
 On a quadratic, SGD with k gradients does not get below ηV(g)/(4k), whatever the curvature is: there, noise undoes what
-gradients gain. So of F, the part F − ηV/(4k) can be removed, and 1 − κ/k of it with κ = ηV/(4F) is what k is worth. It
-needs neither L nor ‖∇F‖², which are lost in noise late in training.
+gradients gain. κ = ηV/(4F) is the number of gradients whose floor is at the loss. It needs neither L nor ‖∇F‖², which
+are lost in noise late in training.
 
 The least loss that can be reached is not known, and taken for 0. Where it is not, training stalls at a k that seems to
-be large enough; a caution doubles then each time, until the loss falls again, and lets noise count for more.
+be large enough; a caution doubles then each time, until the loss falls again.
 """
 
 import math
@@ -93,12 +93,10 @@ class NoiseFloor:
         return self._loss.value
 
     def estimate(self) -> float | None:
-        """κ: the number of gradients whose noise floor is the loss; None if too little is known."""
+        """κ: the number of gradients whose noise floor is the loss; None if that is unknown, or the loss not above 0."""
         variance = self._variance.value
-        if variance is None or self._rate is None or self._least == math.inf:
+        if variance is None or self._rate is None or not 0 < self._least < math.inf:
             return None
-        if self._least <= 0:
-            return math.inf
         return self._rate * variance / (4 * self._least)
 
     def snapshot(self) -> dict[str, Any]:

@@ -190,11 +190,10 @@ def test_noise_is_no_progress() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, -3.0])
-def test_where_the_loss_is_not_above_zero_the_floor_is_above_it(loss: float) -> None:
-    assert observed(summary(loss)).estimate() == math.inf
+def test_where_the_loss_is_not_above_zero_no_floor_is_known(loss: float) -> None:
+    assert observed(summary(loss)).estimate() is None
     fallen = observed(summary(), *[summary(loss)] * 200).estimate()
-    assert fallen is not None
-    assert fallen > 1e6
+    assert fallen is None or fallen > 1e6
 
 
 def test_a_negative_loss_improves_relative_to_its_size() -> None:

@@ -91,7 +91,7 @@ def test_where_all_come_at_the_same_time_all_are_waited_for(mode: SyncMode, kapp
 
 @MODES
 def test_where_noise_is_all_that_is_left_all_are_waited_for(mode: SyncMode) -> None:
-    for decision in trained(VARIABLE, mode=mode, loss=0.0)[1:]:
+    for decision in trained(VARIABLE, mode=mode, loss=1e-320)[1:]:
         assert (decision.k, decision.reason) == (WORKERS, Reason.NO_POSITIVE_GAIN)
         assert "the noise floor of every k is above the loss" in decision.estimates.explanation
 
