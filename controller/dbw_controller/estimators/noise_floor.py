@@ -93,7 +93,7 @@ class NoiseFloor:
         return self._loss.value
 
     def estimate(self) -> float | None:
-        """κ: the number of gradients whose noise floor is the loss; None if that is unknown, or the loss not above 0."""
+        """κ: the number of gradients whose noise floor is the loss; None if that is not known or not positive."""
         variance = self._variance.value
         if variance is None or self._rate is None or not 0 < self._least < math.inf:
             return None
