@@ -23,7 +23,7 @@ class DbwPlus:
 
     deadlines: bool = True  # whether decisions have one
 
-    inputs: ClassVar = frozenset(Input)
+    inputs: ClassVar = frozenset(Input) - {Input.WITHIN_WORKER_VARIANCE}  # which it can do without
 
     def memory(self, interrupted: bool) -> DbwPlusMemory:
         """A new memory."""
@@ -32,8 +32,9 @@ class DbwPlus:
     def choose(self, seen: Observation) -> Choice:
         """Compare (1 + 2.6 κ/k)^−c / T̂_k; the caution c is 1 unless training has stalled."""
         memory = seen.memory if isinstance(seen.memory, DbwPlusMemory) else self.memory(interrupted=False)
-        kappa, gains = memory.floor.estimate(), reals(seen.workers)
-        fill_progress(-1.0 if kappa is None else NOISE_COST * kappa, memory.floor.caution, gains)
+        kappa, caution, gains = memory.floor.estimate(), memory.floor.caution, reals(seen.workers)
+        cost = -1.0 if kappa is None else NOISE_COST * kappa
+        fill_progress(cost, caution, gains)
         forecast = None if memory.forecast is None else memory.forecast.of(seen.workers)
         durations = seen.durations if forecast is None else Durations(*[forecast.seconds] * 3)
         known, k = best_rate(gains, column(durations.seconds))
@@ -45,7 +46,8 @@ class DbwPlus:
             why = f"the noise floor of every k is above the loss: all {k} workers"
         elif k == 1 < seen.workers and (untold := memory.floor.without_variance) and untold % PROBE_EVERY == 0:
             k, reason, why = 2, Reason.PROBE, "k = 2 tells the variance, which k = 1 does not"
-        why += "; no noise floor is known" if kappa is None else f"; the noise floor of {kappa:.3g} is at the loss"
+        why += "; no noise floor is known" if cost < 0 else f"; noise costs {cost / k:.0%} more iterations"
+        why += f", to the power of {caution:.2g} since the loss has stalled" if caution > 1 else ""
         why += "" if forecast else "; of single workers nothing is known, so durations are those of ranks"
         deadline = None
         if self.deadlines and forecast is not None and forecast.seconds[k - 1] > 0.0:

@@ -13,7 +13,7 @@ from dbw_controller.estimators.noise_floor import PATIENCE
 from dbw_controller.events import EndCause, GradientMoments, Membership, Report
 from dbw_controller.job import Job
 from dbw_controller.policies import DbwPlus
-from dbw_controller.policies.dbw_plus import DEADLINE, PROBE_EVERY
+from dbw_controller.policies.dbw_plus import DEADLINE, NOISE_COST, PROBE_EVERY
 from dbw_controller.spec import JobSpec, SyncMode
 from tests.timelines import Timeline
 
@@ -132,9 +132,9 @@ def test_what_the_decision_is_based_on_can_be_seen() -> None:
     assert decision.reason is Reason.BEST_RATE
     assert decision.k == np.argmax(gains / seconds(decision)) + 1
     assert f"k = {decision.k} has the largest progress per second" in decision.estimates.explanation
-    told = re.search(r"the noise floor of (\S+) is at the loss", decision.estimates.explanation)
+    told = re.search(r"noise costs (\d+)% more iterations", decision.estimates.explanation)
     assert told is not None
-    assert float(told[1]) == pytest.approx(1.0, rel=0.1)
+    assert float(told[1]) == pytest.approx(100 * NOISE_COST / decision.k, rel=0.1)
 
 
 def test_without_the_workers_numbers_durations_are_those_of_ranks() -> None:
@@ -162,10 +162,10 @@ WITHIN = GradientMoments(1.0, variance=40.0, within_worker_variance=40.0, degree
     ("told", "missing"),
     [
         ({"moments": WITHIN}, set()),
-        ({}, {Input.WITHIN_WORKER_VARIANCE}),
+        ({}, set()),
         ({"moments": WITHIN, "loss": None}, {Input.LOSS}),
         ({"moments": WITHIN, "learning_rate": None}, {Input.LEARNING_RATE}),
-        ({"moments": None}, {Input.MOMENTS, Input.WITHIN_WORKER_VARIANCE}),
+        ({"moments": None}, {Input.MOMENTS}),
         ({"moments": WITHIN, "numbered": False}, {Input.WORKER_NUMBERS}),
     ],
 )
