@@ -197,7 +197,7 @@ def test_it_fails_loudly_when_a_service_ends(on_terminal: OnTerminal, module: st
     started = children(on_terminal.pid)
     os.kill(next(pid for pid, arguments in started.items() if f"-m {module}" in arguments), end)
     assert on_terminal.wait() == 1
-    name = {"dbw_controller": "controller", "dbw_ps": "dbw ps", "dbw_worker": r"dbw process-\d"}[module]
+    name = {"dbw_controller": "controller", "dbw_ps": "dbw-plus ps", "dbw_worker": r"dbw-plus process-\d"}[module]
     what = "was killed by signal 9" if end == signal.SIGKILL else "has left too early"
     assert re.search(f"dbw demo: the {name} {what}", on_terminal.output)
     assert not [pid for pid in started if is_alive(pid)]

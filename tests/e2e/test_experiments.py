@@ -236,7 +236,7 @@ def short(log: Path) -> dict[str, Done]:
             "--output",
             str(log.with_name("nowhere")),
         ],
-        "page": ["page", str(log.with_name("page.md")), "--output", str(log.with_name("empty"))],
+        "page": ["page", str(log.with_name("reproduction.md")), "--output", str(log.with_name("empty"))],
     }
     log.with_name("table.csv").write_text("step,worker,seconds\n0,0,1.0\n")
     log.with_name("mine.toml").write_text(MINE.replace('"mlp"', '"mlpp"').replace("mine.csv", "table.csv"))

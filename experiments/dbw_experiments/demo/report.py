@@ -14,8 +14,8 @@ from dbw_experiments.demo.runs import Iteration, Run
 SHOWN_DECISIONS = 15
 SAME = 0.05  # times that differ by less than this share are called the same
 NAMES = {
-    "dbw-plus": "dynamic backup workers",
-    "dbw": "dynamic backup workers of the paper",
+    "dbw-plus": "DBW+",
+    "dbw": "dynamic backup workers",
     "b-dbw": "blind dynamic backup workers",
     "sync": "waiting for everybody",
 }
