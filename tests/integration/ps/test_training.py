@@ -201,7 +201,8 @@ def test_paper_a_late_worker_goes_on_with_the_newest_parameters(mode: str) -> No
     else:
         assert slow.seen[0] == 0
         assert slow.seen[1] > 20  # the newest that had reached it: the server is a little ahead of that
-        assert slow.late == ([0] if mode == "push-wait" else [])  # who pulls does not know, and is told by the answer
+        # Who pulls does not know, and is told by the answer. Later it may be late again, as either of the two.
+        assert slow.late[:1] == ([0] if mode == "push-wait" else [])
 
 
 def test_the_controller_is_told_of_arrivals_late_ones_included() -> None:
