@@ -67,21 +67,16 @@ class Report:
         return {"benchmark": benchmark, "results": results, "bars": [bar.as_json() for bar in self.bars]}
 
 
-def interleave(
-    candidates: Mapping[str, Callable[[], object]], repetitions: int, calls: int, pause: float = 0.0
-) -> dict[str, list[float]]:
+def interleave(candidates: Mapping[str, Callable[[], object]], repetitions: int, calls: int) -> dict[str, list[float]]:
     """Time candidates in turn, so that a change in the machine's mood meets all of them alike.
 
-    Returns, for each candidate, one number a repetition: the median seconds of its `calls` calls, with pauses between
-    them that do not count.
+    Returns, for each candidate, one number a repetition: the median seconds of its `calls` calls.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repetitions):
         for name, candidate in candidates.items():
             durations = []
             for _ in range(calls):
-                if pause:
-                    time.sleep(pause)
                 begin = time.perf_counter()
                 candidate()
                 durations.append(time.perf_counter() - begin)
