@@ -12,7 +12,7 @@ from dbw_controller.policies.dbw_plus_memory import DbwPlusMemory
 from dbw_controller.policies.greedy import best_rate, first_choice
 from dbw_controller.policies.policy import Choice, Observation
 
-NOISE_COST = 2.6  # measured: to a loss it takes 1 + 2.6 κ/k times as many iterations as without noise
+NOISE_COST = 2.6  # roughly: to a loss it takes 1 + 2.6 κ/k times as many iterations as without noise
 PROBE_EVERY = 20  # iterations with k = 1, which tells no variance
 DEADLINE, DEVIATIONS = 1.5, 3.0  # how many times longer than the longest usual duration an iteration may take
 
