@@ -31,14 +31,14 @@ from benchmarks.time_estimator import MATURE, arrival_times
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Arrivals, GradientMoments, IterationSummary, Membership
-from dbw_controller import events
-from dbw_controller.app import ControllerOptions, serve
 from dbw_controller.client.settings import split_state
-from dbw_controller.job import STATE_VERSION, Job
-from dbw_controller.messages import spec_message
-from dbw_controller.policies import Dbw, create_policy
-from dbw_controller.spec import JobSpec
-from dbw_controller.store import encode
+from dbw_controller.core import reports as events
+from dbw_controller.core.job import STATE_VERSION, Job
+from dbw_controller.core.policies import Dbw, create_policy
+from dbw_controller.core.spec import JobSpec
+from dbw_controller.server.app import ControllerOptions, serve
+from dbw_controller.server.store import encode
+from dbw_controller.wire.messages import spec_message
 
 REPETITIONS, CALLS = 40, 25
 COORDINATE, ECHO = "/dbw.v1.ControllerService/Coordinate", "/benchmarks.Echo/Echo"

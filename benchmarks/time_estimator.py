@@ -21,15 +21,15 @@ import numpy as np
 import quadprog
 
 from benchmarks._harness import Bar, Report, Spread, interleave, ratio, run
-from dbw_controller.estimators import durations as compiled_durations
-from dbw_controller.estimators import isotonic, reference
-from dbw_controller.estimators.compiled import COMPILED, Array, compiled
-from dbw_controller.estimators.grid import Grid, empty_grid
-from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership
-from dbw_controller.events import Report as IterationReport
-from dbw_controller.job import Job
-from dbw_controller.policies import Dbw
-from dbw_controller.spec import JobSpec
+from dbw_controller.core.estimators import durations as compiled_durations
+from dbw_controller.core.estimators import isotonic, reference
+from dbw_controller.core.estimators.grid import Grid, empty_grid
+from dbw_controller.core.job import Job
+from dbw_controller.core.kernels import COMPILED, Array, compiled
+from dbw_controller.core.policies import Dbw
+from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership
+from dbw_controller.core.reports import Report as IterationReport
+from dbw_controller.core.spec import JobSpec
 
 SOLVERS = ("CLARABEL", "OSQP", "SCS")
 ACCURACY = 1e-3
@@ -78,7 +78,7 @@ def uncompiled_durations() -> ModuleType:
     own = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("dbw_controller")}
     os.environ["DBW_CONTROLLER_COMPILE"] = "0"
     try:
-        return importlib.import_module("dbw_controller.estimators.durations")
+        return importlib.import_module("dbw_controller.core.estimators.durations")
     finally:
         del os.environ["DBW_CONTROLLER_COMPILE"]
         sys.modules.update(own)

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership, Report
-from dbw_controller.job import Job
-from dbw_controller.policies import Dbw
-from dbw_controller.spec import JobSpec
+from dbw_controller.core.job import Job
+from dbw_controller.core.policies import Dbw
+from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.core.spec import JobSpec
 
 MOMENTS = GradientMoments(2.0, sum_squared_norms=12.0)
 

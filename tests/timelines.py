@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from dbw_controller.estimators.forecast import Ended
-from dbw_controller.events import Arrivals, EndCause, IterationSummary, Report
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.estimators.forecast import Ended
+from dbw_controller.core.reports import Arrivals, EndCause, IterationSummary, Report
+from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster, Iteration
 from dbw_ps.rounds import Arrival
 from dbw_worker.delays import parse_delay

@@ -2,6 +2,6 @@
 
 import sys
 
-from dbw_controller.app import main
+from dbw_controller.server.app import main
 
 sys.exit(main())

@@ -9,12 +9,12 @@ from functools import partial
 import torch
 
 from dbw_controller.client.conversation import Conversation
-from dbw_controller.client.embedded import EmbeddedTrainingJob
-from dbw_controller.policies import DEFAULT
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.policies import DEFAULT
+from dbw_controller.core.spec import SyncMode
 from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointFolderError, CheckpointWriter
 from dbw_ps.decisions import Decider, spec_of
+from dbw_ps.embedded import EmbeddedTrainingJob
 from dbw_ps.members import Members
 from dbw_ps.messages import TYPE_NUMBERS
 from dbw_ps.metrics import Metrics

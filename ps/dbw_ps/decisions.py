@@ -6,12 +6,12 @@ from typing import Protocol, Unpack
 
 from dbw.v1.iteration_pb2 import Decision, EndCause
 from dbw.v1.job_pb2 import JobSpec as JobSpecMessage
-from dbw_controller import messages
 from dbw_controller.client import Summary
 from dbw_controller.client.settings import whole_state
-from dbw_controller.errors import JobError
-from dbw_controller.policies import POLICIES, Policy, create_policy
-from dbw_controller.spec import JobSpec, SyncMode
+from dbw_controller.core.errors import JobError
+from dbw_controller.core.policies import POLICIES, Policy, create_policy
+from dbw_controller.core.spec import JobSpec, SyncMode
+from dbw_controller.wire import messages
 from dbw_ps.aggregate import Moments
 from dbw_ps.rounds import Arrival, End
 from dbw_runtime.configuration import WrongValueError

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dbw_controller.estimators.compiled import COMPILED, Column, compiled, direct
+from dbw_controller.core.kernels import COMPILED, Column, compiled, direct
 
 # Of so many elements a copy in double precision stays in the cache, and PyTorch does not wake other threads for it.
 BLOCK = 2**14

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
-from dbw_controller.client.embedded import EmbeddedTrainingJob
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.spec import SyncMode
 from dbw_ps import errors, messages
 from dbw_ps.decisions import Decider
+from dbw_ps.embedded import EmbeddedTrainingJob
 from dbw_ps.errors import ModelDiffersError, SessionNotFoundError, SessionReplacedError, WrongModeError
 from dbw_ps.intake import Intake, piece_from
 from dbw_ps.members import Member

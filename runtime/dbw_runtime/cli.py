@@ -15,18 +15,20 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "controller": Command("dbw_controller.app:main", "serve a controller", "controller"),
+    "controller": Command("dbw_controller.server.app:main", "serve a controller", "controller"),
     "ps": Command("dbw_ps.app:main", "serve a parameter server", "ps"),
     "worker": Command("dbw_worker.app:main", "compute gradients for a parameter server", "worker"),
     "data": Command("dbw_worker.data_command:main", "get data sets", "worker"),
     "demo": Command("dbw_experiments.demo.app:main", "train with stragglers here, and compare policies", "experiments"),
     "experiment": Command("dbw_experiments.laboratory.app:main", "compare policies on a virtual clock", "experiments"),
-    "jobs": Command("dbw_controller.commands:jobs", "list the jobs of a running controller", "controller"),
-    "watch": Command("dbw_controller.commands:watch", "show a job's decisions as they are made", "controller"),
-    "why": Command("dbw_controller.commands:why", "explain one decision of a job", "controller"),
-    "doctor": Command("dbw_controller.doctor_command:main", "say what a parameter server reports wrong", "controller"),
-    "delete": Command("dbw_controller.commands:delete", "delete a job and all that it has learnt", "controller"),
-    "conformance": Command("dbw_controller.conformance:main", "check a controller against the contract", "controller"),
+    "jobs": Command("dbw_controller.cli.commands:jobs", "list the jobs of a running controller", "controller"),
+    "watch": Command("dbw_controller.cli.commands:watch", "show a job's decisions as they are made", "controller"),
+    "why": Command("dbw_controller.cli.commands:why", "explain one decision of a job", "controller"),
+    "doctor": Command("dbw_controller.cli.doctor:main", "say what a parameter server reports wrong", "controller"),
+    "delete": Command("dbw_controller.cli.commands:delete", "delete a job and all that it has learnt", "controller"),
+    "conformance": Command(
+        "dbw_controller.cli.conformance:main", "check a controller against the contract", "controller"
+    ),
     "health": Command("dbw_runtime.health_command:main", "ask a server whether it is ready", "controller"),
 }
 USAGE = "\n".join(

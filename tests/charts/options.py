@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from dbw_controller.app import ControllerOptions
+from dbw_controller.server.app import ControllerOptions
 from dbw_ps.options import PsOptions
 from dbw_runtime.configuration import Options
 from dbw_worker.options import WorkerOptions

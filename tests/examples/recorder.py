@@ -9,11 +9,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Arrivals, Decision, IterationSummary
-from dbw_controller import decision, messages
-from dbw_controller.diagnosis import Diagnosis, Finding
-from dbw_controller.events import Membership, Report
-from dbw_controller.job import Job
-from dbw_controller.policies import Dbw
+from dbw_controller.core import decision
+from dbw_controller.core.diagnosis import Diagnosis, Finding
+from dbw_controller.core.job import Job
+from dbw_controller.core.policies import Dbw
+from dbw_controller.core.reports import Membership, Report
+from dbw_controller.wire import messages
 from tests.proxy import Forward, proxied
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"]

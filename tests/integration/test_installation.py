@@ -59,11 +59,11 @@ print(json.dumps([sorted({d.name.lower() for d in distributions()}), sorted(sys.
 def test_the_base_decides_without_numba(base: str, tmp_path: Path) -> None:
     code = """
 import numpy as np
-from dbw_controller.estimators.compiled import COMPILED
-from dbw_controller.events import Arrivals, IterationSummary, Membership, Report
-from dbw_controller.job import Job
-from dbw_controller.policies import BlindDbw
-from dbw_controller.spec import JobSpec
+from dbw_controller.core.kernels import COMPILED
+from dbw_controller.core.reports import Arrivals, IterationSummary, Membership, Report
+from dbw_controller.core.job import Job
+from dbw_controller.core.policies import BlindDbw
+from dbw_controller.core.spec import JobSpec
 job = Job(JobSpec(policy=BlindDbw()), Membership(3))
 decision = job.report(Report([Arrivals(0, np.array([1.0, 1.1, 9.0]))], IterationSummary(0, 3, 9.0)))
 print(COMPILED, decision.k, decision.reason.name)

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dbw_ps.vision import vision
 from dbw_worker.datasets import Arrays, DataError, WrongDataError, check, make_digits, write
-from dbw_worker.vision import vision
 
 SOCKET_SECONDS = 10.0  # without a sign of life from a mirror
 PROGRAM_SECONDS = 1800.0  # for a program to download a package over a slow line

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.membership import Change
 from dbw_ps.rounds import Arrival, End, Rounds, Verdict
 from dbw_worker.delays import Delay

@@ -4,8 +4,8 @@ import math
 from collections import defaultdict, deque
 from typing import Any
 
-from dbw_controller.estimators.compiled import Array
-from dbw_controller.job import Job
+from dbw_controller.core.job import Job
+from dbw_controller.core.kernels import Array
 from dbw_experiments.laboratory.cluster import Iteration
 from dbw_experiments.laboratory.learning import Learnt
 from dbw_experiments.laboratory.runs import Outcome, Run

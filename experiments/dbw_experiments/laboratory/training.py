@@ -11,14 +11,14 @@ import torch
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.aio import AsyncDbwClient
 from dbw_controller.client.conversation import Conversation
-from dbw_controller.client.embedded import EmbeddedTrainingJob
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.history import History
 from dbw_experiments.laboratory.learning import Learner, Learning, Replay, try_out
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Outcome, Run
 from dbw_ps.decisions import Decider, deadline_of, end_iteration, spec_of
+from dbw_ps.embedded import EmbeddedTrainingJob
 from dbw_worker.delays import parse_delay
 from dbw_worker.devices import find_device
 

@@ -3,8 +3,8 @@
 import os
 import sys
 
+from dbw_controller.cli.command import ClientOptions
 from dbw_controller.client import DbwClient
-from dbw_controller.client_command import ClientOptions
 from dbw_runtime.configuration import resolve
 
 WORKERS = 4

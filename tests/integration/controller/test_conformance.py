@@ -13,7 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from dbw.v1 import controller_pb2 as pb
-from dbw_controller.conformance.command import CHECKS
+from dbw_controller.cli.conformance.command import CHECKS
 from dbw_runtime.failure import reason_of
 from tests.programs import dbw
 from tests.proxy import Forward, RefusalError, Spoil, proxied

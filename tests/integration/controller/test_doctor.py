@@ -18,19 +18,19 @@ from dbw.v1 import controller_pb2 as pb
 from dbw.v1 import iteration_pb2
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller import messages
-from dbw_controller.decision import Decision
-from dbw_controller.diagnosis import FindingKind
-from dbw_controller.doctor_command import ENOUGH, FEW
-from dbw_controller.events import IterationSummary, Report
-from dbw_controller.policies import Dbw, Policy, Static
+from dbw_controller.cli.doctor import ENOUGH, FEW
+from dbw_controller.core.decision import Decision
+from dbw_controller.core.diagnosis import FindingKind
+from dbw_controller.core.policies import Dbw, Policy, Static
+from dbw_controller.core.reports import IterationSummary, Report
+from dbw_controller.wire import messages
 from tests.programs import dbw
 from tests.proxy import Forward, proxied
 from tests.servers import PATIENCE, Controller
-from tests.unit.controller.diagnosis.server import Change, Server, changed_arrivals, changed_summary, told
-from tests.unit.controller.diagnosis.test_clock import scaled
-from tests.unit.controller.diagnosis.test_late import only_in_time
-from tests.unit.controller.diagnosis.test_summaries import moments_of
+from tests.unit.controller.core.diagnosis.server import Change, Server, changed_arrivals, changed_summary, told
+from tests.unit.controller.core.diagnosis.test_clock import scaled
+from tests.unit.controller.core.diagnosis.test_late import only_in_time
+from tests.unit.controller.core.diagnosis.test_summaries import moments_of
 
 
 def doctor(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

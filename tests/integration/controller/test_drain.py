@@ -51,9 +51,9 @@ def statuses(health: Any) -> list[str]:
 SLOW_START = """
 import asyncio, sys
 from prometheus_client import CollectorRegistry
-from dbw_controller.app import ControllerOptions
-from dbw_controller.jobs import Jobs
-from dbw_controller.service import ControllerService, Limits
+from dbw_controller.server.app import ControllerOptions
+from dbw_controller.server.jobs import Jobs
+from dbw_controller.server.service import ControllerService, Limits
 from dbw_runtime.logs import begin_log
 from dbw_runtime.server import run
 

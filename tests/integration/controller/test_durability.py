@@ -11,7 +11,7 @@ import pytest
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Membership
-from dbw_controller.store import MAGIC, SnapshotStore, decode, encode
+from dbw_controller.server.store import MAGIC, SnapshotStore, decode, encode
 from tests.reports import create, failure, train, whole_iteration
 from tests.servers import Controller, controller, wait_until
 

@@ -19,10 +19,11 @@ from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Arrivals, Decision, GradientMoments, IterationSummary, Membership
 from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
-from dbw_controller import messages, spec
-from dbw_controller.events import Membership as LiveWorkers
-from dbw_controller.job import Job
-from dbw_controller.policies import Dbw
+from dbw_controller.core import spec
+from dbw_controller.core.job import Job
+from dbw_controller.core.policies import Dbw
+from dbw_controller.core.reports import Membership as LiveWorkers
+from dbw_controller.wire import messages
 from dbw_runtime.health import MOST_WATCHERS
 from tests.reports import create, failure, summary, train, whole_iteration
 from tests.servers import PATIENCE, Controller, controller, wait_until

@@ -3,10 +3,10 @@
 import numpy as np
 
 from dbw.v1.iteration_pb2 import DecisionReason
-from dbw_controller.events import Arrivals, GradientMoments, IterationSummary, Membership, Report
-from dbw_controller.job import Job
-from dbw_controller.policies import Dbw
-from dbw_controller.spec import JobSpec
+from dbw_controller.core.job import Job
+from dbw_controller.core.policies import Dbw
+from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.core.spec import JobSpec
 from tests.contract import PROTOS
 from tests.node import needs_node, run_node
 from tests.servers import controller

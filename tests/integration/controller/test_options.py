@@ -13,9 +13,9 @@ import pytest
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
-from dbw_controller.app import ControllerOptions, main
-from dbw_controller.policies import DbwPlus
-from dbw_controller.spec import JobSpec
+from dbw_controller.core.policies import DbwPlus
+from dbw_controller.core.spec import JobSpec
+from dbw_controller.server.app import ControllerOptions, main
 from dbw_runtime.configuration import variable
 from tests.programs import ADDRESSES, Program, controller_program, run_all
 from tests.reports import create, train

@@ -18,10 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
+from dbw_ps.vision import vision
 from dbw_runtime.cli import main
 from dbw_worker import datasets, sources
 from dbw_worker.datasets import SPECS, file_of, load, read
-from dbw_worker.vision import vision
 from tests.programs import Program
 
 NOWHERE = "http://127.0.0.1:9"  # a proxy that is none keeps torchvision from its mirrors

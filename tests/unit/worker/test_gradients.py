@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from dbw_ps.model import FlatModel
+from dbw_ps.models import mlp
 from dbw_worker.batches import Batch
 from dbw_worker.gradients import Gradients
 from dbw_worker.interruption import InterruptedComputationError
-from dbw_worker.models import mlp
 from dbw_worker.randomness import seed_all
 from tests.models import normalised, tiny
 

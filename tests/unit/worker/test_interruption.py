@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dbw_ps.models import resnet18
 from dbw_worker.interruption import InterruptedComputationError, Interruption
-from dbw_worker.models import resnet18
 
 LAYERS = 6
 

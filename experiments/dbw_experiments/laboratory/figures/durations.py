@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.figures import canvas
 from dbw_experiments.laboratory.figures.canvas import MUTED, Style, line, matrix, numbers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster, Iteration
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_ps.rounds import Arrival, Cause

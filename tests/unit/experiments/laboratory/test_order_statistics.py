@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dbw_controller.spec import SyncMode
+from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_worker.delays import parse_delay
 

@@ -15,12 +15,12 @@ from msgspec.structs import asdict, replace
 from dbw.v1.iteration_pb2 import END_CAUSE_K_REACHED, END_CAUSE_NO_MORE_EXPECTED
 from dbw_controller.client import Summary
 from dbw_controller.client.conversation import Conversation
-from dbw_controller.client.embedded import EmbeddedTrainingJob
 from dbw_experiments.laboratory import training
 from dbw_experiments.laboratory.learning import Learner, Learnt
 from dbw_experiments.laboratory.runner import bundles
 from dbw_experiments.laboratory.runs import Column, Outcome, Run
 from dbw_experiments.laboratory.training import execute, in_process, train
+from dbw_ps.embedded import EmbeddedTrainingJob
 
 RUN = Run(
     model="mlp",

@@ -1,0 +1,160 @@
+"""Which arrivals are known already, and which duration samples the others make.
+
+A sample t_{h,i} of iteration t needs h = k_{t−1}. Arrivals may be repeated, come in any order, late, or before it is
+known what h was; here each one makes at most one sample, as soon as h is known.
+"""
+
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from msgspec import Struct
+
+from dbw_controller.core import plain
+from dbw_controller.core.kernels import Array
+from dbw_controller.core.reports import Arrivals
+
+# Arrivals of iterations that are further away from the next one to end are ignored.
+REMEMBERED_ITERATIONS = 1024
+# How many entries may come before those that are too far away are looked for. All are in every snapshot.
+FORGET_EVERY = 128
+
+
+class Sample(NamedTuple):
+    """Times t_{h,first}, t_{h,first+1}, … of one iteration."""
+
+    iteration: int
+    h: int
+    first: int
+    seconds: Array
+
+
+class Entry(Struct):
+    """What is known of one iteration."""
+
+    previous_k: int | None = None  # h
+    k: int | None = None  # None while it has not ended
+    ranks: int = 0  # bit i−1: the i-th arrival has been reported
+
+    def as_plain(self) -> list[Any]:
+        """The entry as plain data."""
+        return [self.previous_k, self.k, f"{self.ranks:x}"]
+
+    @classmethod
+    def from_plain(cls, data: list[Any]) -> Self:
+        """The entry that plain data describe."""
+        previous_k, k, ranks = data
+        return cls(plain.optional(plain.integer, previous_k), plain.optional(plain.integer, k), int(ranks, 16))
+
+
+class ArrivalLog:
+    """The last iterations' arrivals."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._waiting: dict[int, list[tuple[int, Array]]] = {}  # ranks and times of arrivals whose h is not known yet
+        self._room = FORGET_EVERY  # for entries
+        self._next = 0  # the iteration after the last one that ended
+        self._center = 0  # arrivals of iterations near this one are taken in; it moves as soon as an end is reported
+        self.ended_without_late = 0  # iterations that did not wait for all workers, since any worker was late
+        self.late_arrivals = 0  # arrivals that were not waited for, since this log was made
+
+    def begin(self, iteration: int) -> None:
+        """Go to an iteration, with no knowledge of what was waited for before it."""
+        self._entries = {i: entry for i, entry in self._entries.items() if i < iteration}
+        self._entries[iteration] = Entry()
+        self._waiting.clear()
+        self._next = self._center = iteration
+
+    def learn_previous_k(self, iteration: int, previous_k: int) -> list[Sample]:
+        """Take note of h of an iteration, if it is not known; returns the samples that have waited for it."""
+        entry = self._entry(iteration)
+        if entry is None or entry.previous_k is not None:
+            return []
+        entry.previous_k = previous_k
+        return [Sample(iteration, previous_k, *waiting) for waiting in self._waiting.pop(iteration, [])]
+
+    def foresee_end(self, iteration: int) -> None:
+        """Take in what is reported together with the end of an iteration as if that had ended already."""
+        self._center = max(self._next, iteration + 1)
+
+    def arrive(self, arrivals: Arrivals, most: int) -> list[Sample]:
+        """Take arrivals in, as far as their ranks are at most `most`; returns the samples that they make at once."""
+        entry = self._entry(arrivals.iteration)
+        if entry is None:
+            return []
+        seconds = arrivals.seconds
+        if arrivals.preceding + len(seconds) > most:
+            seconds = seconds[: max(most - arrivals.preceding, 0)]
+        before = entry.ranks
+        fresh = _fresh(entry, arrivals.preceding, seconds)
+        if entry.k is not None:
+            self._notice_late(entry.k, entry.ranks ^ before)
+        if entry.previous_k is not None:
+            return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
+        if arrivals.iteration >= self._next:  # its summary may still tell
+            self._waiting.setdefault(arrivals.iteration, []).extend(fresh)
+        return []
+
+    def end(self, iteration: int, k: int, live_workers: int) -> list[Sample]:
+        """Take note of an iteration's end; returns the samples that have waited for its k."""
+        self._next = self._center = iteration + 1
+        entry = self._entry(iteration)
+        assert entry is not None, "the iteration before the next one is near"
+        entry.k = k
+        self.ended_without_late += k < live_workers
+        self._notice_late(k, entry.ranks)
+        if self._waiting:
+            self._waiting = {i: waiting for i, waiting in self._waiting.items() if i >= self._next}
+        if len(self._entries) > self._room:
+            self._entries = {i: entry for i, entry in self._entries.items() if self._is_near(i)}
+            self._room = len(self._entries) + FORGET_EVERY
+        return self.learn_previous_k(self._next, k)
+
+    def _entry(self, iteration: int) -> Entry | None:
+        """The entry of an iteration, if need be a new one; None if it is too far away."""
+        if not self._is_near(iteration):
+            return None
+        entry = self._entries.get(iteration)
+        if entry is None:
+            before = self._entries.get(iteration - 1)
+            entry = self._entries[iteration] = Entry(previous_k=before.k if before else None)
+        return entry
+
+    def _notice_late(self, k: int, ranks: int) -> None:
+        """Count those of an iteration's arrivals that were not waited for."""
+        if late := ranks >> k:
+            self.ended_without_late = 0
+            self.late_arrivals += late.bit_count()
+
+    def _is_near(self, iteration: int) -> bool:
+        return abs(iteration - self._center) <= REMEMBERED_ITERATIONS
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that is known, as plain data."""
+        entries = [[i, *entry.as_plain()] for i, entry in self._entries.items()]
+        waiting = [[i, first, seconds.tolist()] for i, parts in self._waiting.items() for first, seconds in parts]
+        late = self.ended_without_late
+        return {"next": self._next, "entries": entries, "waiting": waiting, "ended_without_late": late}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace all that is known by what a snapshot holds."""
+        self._entries = {plain.integer(i): Entry.from_plain(entry) for i, *entry in state["entries"]}
+        self._waiting = {}
+        for i, first, seconds in state["waiting"]:
+            times = np.array([plain.real(time) for time in seconds])
+            self._waiting.setdefault(plain.integer(i), []).append((plain.integer(first, 1), times))
+        self._next = self._center = plain.integer(state["next"])
+        self.ended_without_late = plain.integer(state["ended_without_late"])
+
+
+def _fresh(entry: Entry, preceding: int, seconds: Array) -> list[tuple[int, Array]]:
+    """The arrivals whose rank was not reported before, in runs of consecutive ranks; from now on they are known."""
+    if not len(seconds):
+        return []
+    ranks = ((1 << len(seconds)) - 1) << preceding
+    known = entry.ranks & ranks
+    entry.ranks |= ranks
+    if not known:
+        return [(preceding + 1, seconds)]
+    new = [j for j in range(len(seconds)) if not known >> (preceding + j) & 1]
+    return [(preceding + j + 1, seconds[j : j + 1]) for j in new]

@@ -1,0 +1,207 @@
+"""How long iterations last: T̂_k for every k (paper, Section 3.2), from the times at which gradients arrived."""
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dbw_controller.core import plain
+from dbw_controller.core.errors import InvalidValueError
+from dbw_controller.core.estimators import isotonic, reference
+from dbw_controller.core.estimators.diagonal import diagonal_durations
+from dbw_controller.core.estimators.grid import (
+    Grid,
+    add_samples,
+    empty_grid,
+    resized,
+    row_samples,
+    sampled_rows,
+    set_row_samples,
+)
+from dbw_controller.core.kernels import Array, Column, column, direct, reals
+from dbw_controller.core.reports import MAX_SECONDS, MAX_WORKERS
+
+# With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
+# scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
+# sampled once remains so.
+LARGEST_EXPONENT = 200
+
+
+class UnsampledDuration(Enum):
+    """Which duration to assume where the samples give only bounds."""
+
+    MIDPOINT = "midpoint"
+    LOWER = "lower"
+
+
+class Solver(Enum):
+    """What solves e:quadratic_opt."""
+
+    EXACT = "exact"
+    CVXPY = "cvxpy"
+
+
+class Durations(NamedTuple):
+    """Durations of an iteration in seconds, for each k from 1 on."""
+
+    seconds: Array  # T̂_k, never falling with k; NaN where nothing is known
+    shortest: Array  # the least that agrees with the samples; 0 where nothing bounds it
+    longest: Array  # the most that agrees with the samples; infinity where nothing bounds it
+
+
+class Kernels(NamedTuple):
+    """The kernels that an estimator calls."""
+
+    add_samples: Callable[[Grid, int, int, Column, float], None]
+    settle: Callable[[Grid], None]
+    diagonal_durations: Callable[[Grid, bool, Column, Column, Column], None]
+
+
+@cache
+def kernels() -> Kernels:
+    """Compile the kernels, for grids of all sizes: their columns have the same types."""
+    grid, durations = empty_grid(1), reals(1)
+    return Kernels(
+        add_samples=direct(add_samples, grid, 0, 0, durations, 1.0),
+        settle=direct(isotonic.settle, grid),
+        diagonal_durations=direct(diagonal_durations, grid, True, durations, durations, durations),
+    )
+
+
+class DurationEstimator:
+    """Estimates durations from samples t_{h,i}: when the i-th gradient came, after h had been waited for before.
+
+    `half_life` is the number of iterations after which a sample counts half; without it samples count for ever. Of
+    each pair (h, i) only the weight and the mean of its samples are kept.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        half_life: float | None = None,
+        unsampled: UnsampledDuration = UnsampledDuration.MIDPOINT,
+        solver: Solver = Solver.EXACT,
+    ) -> None:
+        self._grid = empty_grid(workers)
+        self._half_life = half_life
+        self._unsampled = UnsampledDuration(unsampled)
+        self._solver = Solver(solver)
+        if self._solver is Solver.CVXPY:
+            reference.require_cvxpy()
+        self._since, self._exponent_then = 0.0, 0.0  # a sample of that time, in iterations, weighs 2^exponent
+        self._estimate: Durations | None = None
+
+    @property
+    def workers(self) -> int:
+        """The largest h and i that there is room for."""
+        return self._grid.size
+
+    def grow(self, workers: int) -> None:
+        """Make room for more workers. What was learnt stays."""
+        if workers > self.workers:
+            self._grid = resized(self._grid, workers)
+            self._estimate = None
+
+    def add(self, h: int, first: int, seconds: Array, time: float) -> None:
+        """Add samples t_{h,first}, t_{h,first+1}, … of an iteration; `time` counts iterations and gives them weight."""
+        seconds = np.ascontiguousarray(seconds, float)
+        last, workers = first + len(seconds) - 1, self._grid.size
+        if not (1 <= h <= workers and first >= 1 and last <= workers):
+            raise InvalidValueError("samples", f"t_{h},{first} … t_{h},{last}", f"of 1 to {workers} workers")
+        if last >= first:
+            kernels().add_samples(self._grid, h - 1, first - 1, column(seconds), self._weight(time))
+            self._estimate = None
+
+    def discount(self, samples: float, time: float) -> None:
+        """Let what was learnt about each pair (h, i) count for at most so many new samples."""
+        most = samples * self._weight(time)
+        self._reweigh(lambda weights: np.minimum(weights, most))
+
+    def _exponent(self, time: float) -> float:
+        return self._exponent_then + ((time - self._since) / self._half_life if self._half_life else 0.0)
+
+    def _weight(self, time: float) -> float:
+        exponent = self._exponent(time)
+        if exponent > LARGEST_EXPONENT:
+            whole = math.floor(exponent)
+            self._reweigh(lambda weights: _halved(weights, whole))
+            exponent -= whole
+            self._since, self._exponent_then = time, exponent
+        return float(2.0 ** max(exponent, -LARGEST_EXPONENT))
+
+    def _reweigh(self, change: Callable[[Array], Array]) -> None:
+        for row in sampled_rows(self._grid):
+            weights, means = row_samples(self._grid, row)
+            changed = change(weights)
+            if not np.array_equal(changed, weights):
+                set_row_samples(self._grid, row, changed, means)
+                self._estimate = None
+
+    def estimate(self) -> Durations:
+        """T̂_k for all k, with its bounds."""
+        if self._estimate is None:
+            grid, use = self._grid, kernels()
+            if self._solver is Solver.EXACT:
+                use.settle(grid)
+            else:
+                self._solve_by_reference()
+            seconds, shortest, longest = reals(grid.size), reals(grid.size), reals(grid.size)
+            use.diagonal_durations(grid, self._unsampled is UnsampledDuration.MIDPOINT, seconds, shortest, longest)
+            self._estimate = Durations(np.asarray(seconds), np.asarray(shortest), np.asarray(longest))
+        return self._estimate
+
+    def averages(self) -> Array:
+        """The paper's naive estimate: the mean of the samples t_{k,k} for each k; NaN where there are none."""
+        means = np.full(self.workers, np.nan)
+        for row in sampled_rows(self._grid):
+            weights, samples = row_samples(self._grid, row)
+            if weights[row]:
+                means[row] = samples[row]
+        return means
+
+    def _solve_by_reference(self) -> None:
+        square = (self.workers, self.workers)
+        weight, mean = np.asarray(self._grid.weight).reshape(square), np.asarray(self._grid.mean).reshape(square)
+        if sampled_rows(self._grid):
+            self._grid.value[:] = column(reference.solve(weight, mean).ravel())
+
+    def snapshot(self, time: float) -> dict[str, Any]:
+        """All samples, as plain data, and what a sample of the given time would weigh."""
+        rows = sampled_rows(self._grid)
+        samples = [row_samples(self._grid, row) for row in rows]
+        return {
+            "workers": self.workers,
+            "exponent": self._exponent(time),
+            "rows": [row + 1 for row in rows],
+            "weights": b"".join(plain.packed(weights) for weights, _ in samples),
+            "means": b"".join(plain.packed(means) for _, means in samples),
+        }
+
+    def restore(self, state: dict[str, Any], time: float) -> None:
+        """Replace all samples by those of a snapshot. They may come from an estimator with another half-life."""
+        workers = plain.integer(state["workers"], 1, MAX_WORKERS)
+        rows = [plain.integer(row, 1, workers) for row in state["rows"]]
+        weights = plain.column(state["weights"], 2.0 ** (LARGEST_EXPONENT + 60)).reshape(len(rows), workers)
+        means = plain.column(state["means"], MAX_SECONDS).reshape(len(rows), workers)
+        exponent = plain.real(state["exponent"])
+        if rows != sorted(set(rows)):
+            raise ValueError("rows of durations are not in order")
+        grid = empty_grid(max(workers, self.workers))
+        for row, row_weights, row_means in zip(rows, weights, means, strict=True):
+            set_row_samples(grid, row - 1, row_weights, row_means)
+        self._grid, self._estimate = grid, None
+        self._since, self._exponent_then = time, exponent
+
+
+def _halved(weights: Array, times: int) -> Array:
+    """Weights divided by a power of 2, which is exact; those above 0 stay so."""
+    least = 2.0**-LARGEST_EXPONENT
+    return np.where(weights > 0, np.maximum(np.ldexp(weights, -min(times, 3 * LARGEST_EXPONENT)), least), 0.0)
+
+
+def warm_up() -> None:
+    """Compile the kernels now, rather than when the first estimate waits for it."""
+    kernels()

@@ -1,0 +1,61 @@
+"""What is expected of the durations of iterations, for each k, and how it is estimated from what each worker did."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from dbw_controller.core.kernels import Array
+from dbw_controller.core.reports import Arrivals
+
+
+class Forecast(NamedTuple):
+    """Durations of an iteration in seconds, for each k from 1 to the number of workers."""
+
+    seconds: Array  # the mean, never falling with k
+    deviation: Array  # the standard deviation
+
+    def of(self, workers: int) -> "Forecast":
+        """The same for another number of workers, as long as nothing is known of the change: the last k's, repeated."""
+        known = len(self.seconds)
+        if workers == known:
+            return self
+        k = np.minimum(np.arange(workers), known - 1)
+        return Forecast(self.seconds[k], self.deviation[k])
+
+
+def forecast(mean: Array, square: Array) -> Forecast:
+    """A forecast from means of durations and of their squares."""
+    return Forecast(np.maximum.accumulate(mean), np.sqrt(np.maximum(square - mean * mean, 0.0)))
+
+
+class Ended(NamedTuple):
+    """An iteration that has ended."""
+
+    number: int
+    published: float | None  # in seconds, by the parameter server's clock; None: when the one before ended
+    duration: float  # in seconds
+
+
+class Trips(Protocol):
+    """Learns from iterations, one after the other, how long each worker takes."""
+
+    def ended(self, iteration: Ended, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+        """An iteration has ended, with these workers alive; arrivals may be of earlier iterations too."""
+        ...
+
+    def begin(self) -> None:
+        """All workers are idle, and iterations may be numbered anew. How long workers take stays."""
+        ...
+
+    def forecast(self) -> Forecast | None:
+        """How long iterations will last; None if nothing is known."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that was learnt, as plain data."""
+        ...
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace all that was learnt by what a snapshot holds."""
+        ...

@@ -1,0 +1,105 @@
+"""Round trips of workers that are interrupted (Push & Interrupt), and the durations that follow from them.
+
+All workers begin when parameters are published, and the k-th arrival ends the iteration; of the other workers one knows
+only that they would have taken longer. How much longer is drawn from an exponential distribution: its mean is what each
+worker's time without an arrival and its arrivals say, after the first moment at which anybody arrives at all, together
+with one arrival of an average worker, so that those of which little is seen are not taken for hopeless.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dbw_controller.core import plain
+from dbw_controller.core.estimators.forecast import Ended, Forecast, forecast
+from dbw_controller.core.kernels import Array
+from dbw_controller.core.reports import MAX_SECONDS, MAX_WORKERS, Arrivals
+
+FADING, SLOW_FADING = 0.87, 0.97  # what an iteration counts after the next one, and after one that tells nothing
+TELLING = 0.05  # of an iteration: to have arrived, or not to have for so long
+FIRSTS = 20  # iterations whose first arrival tells when anybody arrives at all
+DRAWS = 4  # for each iteration
+# Steps of a sequence that fills a square evenly (Roberts' R2): as good as random numbers here, and always the same.
+STEP, WORKER_STEP = 0.7548776662466927, 0.5698402909980532
+
+
+class InterruptedTrips:
+    """Keeps fading sums of what is seen of each worker, and of the ordered times that follow for all of them."""
+
+    def __init__(self) -> None:
+        self._live: tuple[int, ...] = ()
+        self._exposure = np.zeros(0)  # seconds in which a worker could have arrived and did not
+        self._events = np.zeros(0)  # how often it did
+        self._firsts: deque[float] = deque(maxlen=FIRSTS)
+        self._drawn = 0
+        self._mean, self._square, self._weight = np.zeros(0), np.zeros(0), 0.0
+
+    def ended(self, iteration: Ended, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+        """Learn who arrived when, and who did not."""
+        if tuple(live) != self._live:
+            self._resize(tuple(live))
+        came: dict[int, float] = {}
+        for batch in arrivals:
+            if batch.iteration == iteration.number and batch.workers is not None:
+                came |= zip(batch.workers, batch.seconds.tolist(), strict=True)
+        seconds = np.fromiter((came.get(number, np.inf) for number in live), float, len(live))
+        arrived = seconds <= iteration.duration
+        if arrived.any():
+            self._learn(np.minimum(seconds, iteration.duration), arrived, iteration.duration)
+
+    def _learn(self, seconds: Array, arrived: npt.NDArray[np.bool_], duration: float) -> None:
+        self._firsts.append(float(seconds.min()))
+        exposed = np.maximum(seconds - min(self._firsts), 0.0)
+        kept = np.where(arrived | (exposed > TELLING * duration), FADING, SLOW_FADING)
+        self._exposure = kept * self._exposure + exposed
+        self._events = kept * self._events + arrived
+        average = self._exposure.sum() / self._events.sum()
+        longer = (self._exposure + average) / (self._events + 1)
+        fading = FADING ** (1 / DRAWS)
+        for _ in range(DRAWS):
+            self._drawn += 1
+            uniform = (self._drawn * STEP + np.arange(1, len(seconds) + 1) * WORKER_STEP) % 1.0
+            drawn = np.minimum(duration - longer * np.log1p(-uniform), MAX_SECONDS)
+            times = np.sort(np.where(arrived, seconds, drawn))
+            self._mean = fading * self._mean + times
+            self._square = fading * self._square + times * times
+            self._weight = fading * self._weight + 1.0
+
+    def _resize(self, live: tuple[int, ...]) -> None:
+        """Make room for these workers. What is known of those that stay is kept, and durations are learnt anew."""
+        exposure, events = (dict(zip(self._live, some, strict=True)) for some in (self._exposure, self._events))
+        self._live = live
+        self._exposure = np.array([exposure.get(number, 0.0) for number in live])
+        self._events = np.array([events.get(number, 0.0) for number in live])
+        self._mean, self._square, self._weight = np.zeros(len(live)), np.zeros(len(live)), 0.0
+
+    def begin(self) -> None:
+        """All workers are idle, as they are at the beginning of every iteration."""
+
+    def forecast(self) -> Forecast | None:
+        """How long it takes until the k-th arrives."""
+        return forecast(self._mean / self._weight, self._square / self._weight) if self._weight else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that was learnt, as plain data."""
+        columns = {name: plain.packed(getattr(self, f"_{name}")) for name in COLUMNS}
+        numbers = {"weight": self._weight, "drawn": self._drawn, "firsts": list(self._firsts)}
+        return {"live": list(self._live), **columns, **numbers}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Replace all that was learnt by what a snapshot holds."""
+        live = tuple(plain.integer(number, -MAX_WORKERS, 2**32) for number in state["live"])
+        columns = {name: plain.column(state[name], most) for name, most in COLUMNS.items()}
+        if any(len(column) != len(live) for column in columns.values()):
+            raise ValueError(f"columns are not as long as there are workers, {len(live)}")
+        self._firsts = deque(map(plain.real, state["firsts"]), FIRSTS)
+        self._drawn, self._weight = plain.integer(state["drawn"]), plain.real(state["weight"])
+        self._live = live
+        self._exposure, self._events, self._mean, self._square = columns.values()
+
+
+COLUMNS = dict.fromkeys(("exposure", "events", "mean"), MAX_SECONDS * FIRSTS * DRAWS)
+COLUMNS["square"] = MAX_SECONDS**2 * FIRSTS * DRAWS

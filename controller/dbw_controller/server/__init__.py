@@ -1,0 +1,1 @@
+"""The network service: jobs, sessions, snapshots, metrics and every rpc."""

@@ -1,0 +1,75 @@
+"""`dbw controller`: serve a controller."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import grpc
+
+from dbw_controller.core.errors import JobError
+from dbw_controller.core.estimators.durations import Solver
+from dbw_controller.core.estimators.reference import require_cvxpy
+from dbw_controller.core.policies import DEFAULT, POLICIES, create_policy
+from dbw_controller.core.reports import MAX_WORKERS
+from dbw_controller.server.jobs import Jobs
+from dbw_controller.server.metrics import registry_of
+from dbw_controller.server.service import ControllerService, Limits
+from dbw_controller.server.store import SnapshotStore, StateFolderError
+from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
+from dbw_runtime.logs import begin_log
+from dbw_runtime.server import ServerOptions, run
+
+DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
+iteration. Options come from flags, then environment variables, then the TOML file of --config."""
+
+
+@dataclass(frozen=True)
+class ControllerOptions(ServerOptions):
+    """What a controller can be told."""
+
+    listen: str = option("127.0.0.1:50051", "the address to serve gRPC on; port 0 takes a free one")
+    metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")
+    state_dir: Path | None = option(None, "the folder to keep jobs in over restarts; without it they are lost")
+    save_iterations: int = option(100, "how many iterations of a job a crash may lose")
+    default_policy: str = option(DEFAULT, "the policy of jobs that do not name one: any but static")
+    solver: Literal["exact", "cvxpy"] = option("exact", "what solves for durations; cvxpy is slow, for comparison")
+    worker_metrics: bool = option(False, "export a series for every worker of every job")
+    max_jobs: int = option(1000, "how many jobs there may be")
+    max_workers: int = option(min(MAX_WORKERS, 4096), "how many workers a job may have; it needs memory for all pairs")
+    max_state_bytes: int = option(256 * 2**20, "the largest state that may be imported")
+    silent_days: float = option(7.0, "days after which a job is deleted that nobody reports for; 0: never")
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other or make no sense."""
+        super().__post_init__()
+        self.require_between("save_iterations", 1, 2**31)
+        self.require_between("max_jobs", 1, 2**31)
+        self.require_between("max_workers", 1, MAX_WORKERS)
+        self.require_between("max_state_bytes", 1, 2**40)
+        self.require_between("silent_days", 0, 36_500)
+        try:
+            create_policy(self.default_policy)
+        except JobError:
+            expected = f"one of {', '.join(POLICIES)}, and have a default for all its parameters"
+            raise WrongValueError("default_policy", self.default_policy, expected) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM."""
+    return run_program("controller", DESCRIPTION, ControllerOptions, arguments, serve, StateFolderError)
+
+
+def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:
+    """Serve until SIGTERM, beside other handlers if there are any."""
+    begin_log("controller", options)
+    if options.solver == "cvxpy":
+        try:
+            require_cvxpy()
+        except JobError as error:
+            raise UsageError(str(error)) from error
+    store = None if options.state_dir is None else SnapshotStore(options.state_dir)
+    jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver))
+    limits = Limits(options.max_workers, options.max_state_bytes, options.silent_days * 86_400)
+    service = ControllerService(jobs, limits, options.default_policy, options.worker_metrics)
+    run("controller", options, service, registry_of(jobs, options.worker_metrics), others)

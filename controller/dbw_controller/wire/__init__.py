@@ -1,0 +1,1 @@
+"""Conversion between the messages of the contract and the core."""

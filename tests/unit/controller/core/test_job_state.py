@@ -1,0 +1,131 @@
+"""A job can be kept, restored, and what it has learnt handed on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dbw_controller.core.decision import Input, Reason
+from dbw_controller.core.errors import (
+    NotSupportedError,
+    StateDamagedError,
+    StateFormatUnknownError,
+)
+from dbw_controller.core.job import STATE_VERSION, Job
+from dbw_controller.core.policies import POLICIES, BlindDbw, Choice, Observation, Static
+from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.core.spec import JobSpec
+from tests.jobs import full_report, new_job, seconds, trained_job
+
+
+def test_what_was_adopted_counts_for_less_where_there_are_other_numbers_of_workers() -> None:
+    teacher = new_job(policy=Static(4))
+    for iteration in range(20):
+        teacher.report(full_report(iteration, times=(1.0, 1.0, 1.0, 1.0)))
+    job = new_job(workers=8, policy=Static(4))
+    job.adopt(teacher.learnt())
+    job.report(full_report(0, times=(4.0, 4.0, 4.0, 4.0), previous_k=4))
+    assert seconds(job)[3] == pytest.approx((1.0 + 4.0) / 2)
+
+
+def test_a_snapshot_holds_the_whole_job() -> None:
+    job = trained_job(30, sample_half_life=8.0)
+    job.report(Report([Arrivals(35, np.array([1.0]))]))  # waits for what was before it
+    copy = Job.restore(job.snapshot())
+    assert copy.snapshot() == job.snapshot()
+    for iteration in range(30, 40):
+        report = full_report(iteration, job.decision().k, loss=1.0 + iteration % 3)
+        mine, other = job.report(report), copy.report(report)
+        assert mine is not None
+        assert other is not None
+        assert (mine.k, mine.reason, mine.missing_inputs) == (other.k, other.reason, other.missing_inputs)
+    assert seconds(copy) == pytest.approx(seconds(job), rel=1e-12)
+
+
+def test_a_restored_job_gives_the_decisions_it_gave() -> None:
+    job = trained_job()
+    copy = Job.restore(job.snapshot())
+    for iteration in range(7):
+        assert copy.decision(iteration).as_plain() == job.decision(iteration).as_plain()
+    repeated = copy.report(full_report(5))
+    assert repeated is copy.decision(6)
+
+
+def test_what_was_learnt_can_be_adopted_by_another_job() -> None:
+    teacher = trained_job()
+    job = Job(JobSpec(policy=BlindDbw()), Membership(4), iteration=100)
+    decision = job.adopt(teacher.learnt())
+    assert (decision.iteration, decision.reason) == (100, Reason.BEST_RATE)
+    assert seconds(job) == seconds(teacher)
+    assert (job.learnt_iterations, job.loss) == (6, teacher.loss)
+    assert job.membership == Membership(4)
+
+
+@dataclass(frozen=True)
+class NumpyPolicy:
+    """A policy that computes with NumPy."""
+
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, seen: Observation) -> Choice:
+        k: Any = np.argmax([0, seen.workers]) + 1
+        return Choice(k, Reason.CUSTOM, "two")
+
+
+def test_numbers_may_be_of_numpys_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    number: Any = np.float32(1.5)
+    count: Any = np.int16(2)
+    job = Job(JobSpec(policy=NumpyPolicy()), Membership(count + 2), count)
+    moments = GradientMoments(number, sum_squared_norms=8 * number)
+    told = IterationSummary(count, count, number, loss=number, learning_rate=number, moments=moments)
+    job.report(Report([Arrivals(count, np.array([1, 2, 3, 4]))], told))
+    monkeypatch.setitem(POLICIES, "numpy", NumpyPolicy)
+    state = job.snapshot()
+    assert Job.restore(state).snapshot() == state
+    monkeypatch.delitem(POLICIES, "numpy")
+    with pytest.raises(NotSupportedError, match="'numpy' is not registered"):
+        Job.restore(state)
+
+
+def test_a_loss_of_another_job_does_not_look_like_growth() -> None:
+    teacher = trained_job()
+    teacher.report(full_report(6, loss=9.0))
+    job = trained_job(policy=BlindDbw())
+    job.adopt(teacher.learnt())
+    assert job.decision().reason is Reason.BEST_RATE
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda s: s.update(version=STATE_VERSION + 1), StateFormatUnknownError),
+        (lambda s: s.update(version="one"), StateFormatUnknownError),
+        (lambda s: s.pop("version"), StateDamagedError),
+        (lambda s: s.pop("log"), StateDamagedError),
+        (lambda s: s["spec"].update(policy="magic"), NotSupportedError),
+        (lambda s: s["spec"].update(parameters={"loss_increase_factor": 0}), StateDamagedError),
+        (lambda s: s["learnt"]["durations"].update(weights=b"123"), StateDamagedError),
+        (lambda s: s["learnt"].update(gain=None), StateDamagedError),
+        (lambda s: s.update(decisions=[]), StateDamagedError),
+    ],
+)
+def test_a_damaged_snapshot_is_refused(change: Change, error: type[Exception]) -> None:
+    state = trained_job().snapshot()
+    change(state)
+    with pytest.raises(error):
+        Job.restore(state)
+
+
+@pytest.mark.parametrize("change", [lambda s: s.update(version=99), lambda s: s["durations"].update(rows=[77])])
+def test_a_damaged_state_is_not_adopted(change: Change) -> None:
+    job = trained_job()
+    before, state = job.snapshot(), job.learnt()
+    change(state)
+    with pytest.raises((StateDamagedError, StateFormatUnknownError)):
+        job.adopt(state)
+    assert job.snapshot() == before
