@@ -83,7 +83,13 @@ def serve(options: PsOptions) -> None:
             options.staged_gradients,
             options.linger_seconds,
         )
-        run("ps", options, ParameterServerService(trainer, terms, metrics), metrics.registry)
+        run(
+            "ps",
+            options,
+            ParameterServerService(trainer, terms, metrics),
+            metrics.registry,
+            close_files=open_files.close,
+        )
 
 
 def begin_or_resume(
