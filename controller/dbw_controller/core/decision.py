@@ -1,6 +1,5 @@
 """What a job answers: how many gradients to wait for, and why."""
 
-from enum import Enum
 from typing import Any, Self
 
 from msgspec import Struct
@@ -10,32 +9,7 @@ from dbw_controller.core import plain
 from dbw_controller.core.estimators.durations import Durations
 from dbw_controller.core.estimators.gain import GainEstimate
 from dbw_controller.core.kernels import Array
-
-
-class Reason(Enum):
-    """The rule that chose k; the names are those of the contract."""
-
-    FIRST_ITERATION = "nothing has been observed yet"
-    NOT_ENOUGH_DATA = "too little has been observed yet"
-    BEST_RATE = "largest estimated gain per second"
-    NO_POSITIVE_GAIN = "no k has a positive gain"
-    LOSS_INCREASED = "the loss has grown"
-    FIXED = "k is fixed"
-    ALL_WORKERS = "all workers are waited for"
-    LOSS_RATIO = "the loss relative to the first one"
-    PROBE = "to learn what only this k can tell"
-    CUSTOM = "a custom policy's own"
-
-
-class Input(Enum):
-    """What a policy may use of what a parameter server may report; the names are those of the contract."""
-
-    WORKER_NUMBERS = "arrivals with worker numbers"
-    LATE_ARRIVALS = "arrivals after the end of their iteration"
-    LOSS = "the loss"
-    LEARNING_RATE = "the learning rate"
-    MOMENTS = "the gradients' moments"
-    WITHIN_WORKER_VARIANCE = "the variance within workers"
+from dbw_controller.core.reasons import Input, Reason
 
 
 class Estimates(Struct, frozen=True, eq=False):

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from dbw_controller.core import plain
 from dbw_controller.core.arrival_log import ArrivalLog, Sample
-from dbw_controller.core.decision import Decision, Estimates, Input, Reason
+from dbw_controller.core.decision import Decision, Estimates
 from dbw_controller.core.errors import (
     DecisionNotFoundError,
     StaleIterationError,
@@ -24,6 +24,7 @@ from dbw_controller.core.errors import (
 from dbw_controller.core.estimators.durations import DurationEstimator, Solver
 from dbw_controller.core.estimators.gain import GainEstimator
 from dbw_controller.core.policies import Choice, Dbw, DbwPlus, LearningPolicy, Memory, Observation
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import (
     MAX_ITERATION,
     MAX_WORKERS,

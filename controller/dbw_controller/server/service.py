@@ -19,6 +19,7 @@ from dbw_controller.core.spec import JobSpec
 from dbw_controller.server import failures
 from dbw_controller.server.job_messages import job_message, watch_message
 from dbw_controller.server.jobs import Jobs
+from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
 from dbw_controller.server.served_job import Outcome, ServedJob
 from dbw_controller.wire import messages
 from dbw_controller.wire.state import export_state, import_state, require_known_format
@@ -218,8 +219,12 @@ class ControllerService:
         call.job = request.job
         served = self._jobs.get(request.job, call.identity)
         diagnosis = await asyncio.to_thread(served.recent.diagnose, served.job.spec.sync_mode)
-        findings = map(messages.finding_message, diagnosis.findings())
-        return pb.DiagnoseJobResponse(findings=findings, iterations=diagnosis.iterations)
+        return pb.DiagnoseJobResponse(
+            findings=map(messages.finding_message, diagnosis.findings()),
+            iterations=diagnosis.iterations,
+            min_iterations=MIN_ITERATIONS,
+            sufficient_iterations=SUFFICIENT_ITERATIONS,
+        )
 
     async def export_job_state(self, request: pb.ExportJobStateRequest, call: Call) -> None:
         """Send what a job has learnt, in pieces."""

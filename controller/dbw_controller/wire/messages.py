@@ -9,11 +9,12 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
 from dbw.v1 import controller_pb2, iteration_pb2, job_pb2, sync_mode_pb2
-from dbw_controller.core.decision import Decision, Input, Reason
+from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis import Finding, FindingKind
 from dbw_controller.core.errors import InvalidValueError
 from dbw_controller.core.estimators.durations import UnsampledDuration
 from dbw_controller.core.policies import POLICIES, Policy, create_policy, policy_name, policy_parameters
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
-from dbw_controller.core.decision import Input, Reason
 from dbw_controller.core.estimators.durations import DurationEstimator, Durations
 from dbw_controller.core.estimators.gain import GainEstimate
 from dbw_controller.core.kernels import Array
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, IterationSummary, Membership
 
 

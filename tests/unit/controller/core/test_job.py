@@ -13,7 +13,6 @@ from dbw.v1.iteration_pb2 import DecisionReason, MissingInput
 from dbw.v1.iteration_pb2 import EndCause as ContractEndCause
 from dbw.v1.job_pb2 import UnsampledDuration as ContractUnsampledDuration
 from dbw.v1.sync_mode_pb2 import SyncMode as ContractSyncMode
-from dbw_controller.core.decision import Input, Reason
 from dbw_controller.core.errors import (
     DecisionNotFoundError,
     InvalidValueError,
@@ -28,6 +27,7 @@ from dbw_controller.core.kernels import COMPILED
 from dbw_controller.core.policies import AdaSync, BlindDbw, Choice, Dbw, DbwPlus, Observation, Static, Sync
 from dbw_controller.core.policies.dbw_plus import fill_progress
 from dbw_controller.core.policies.greedy import best_rate
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, Membership, Report, first_wrong
 from dbw_controller.core.spec import JobSpec, SyncMode
 from tests.jobs import MOMENTS, full_report, new_job, seconds, summary, trained_job

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbw_controller.core.decision import Decision, Input, Reason
+from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import StateDamagedError
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import POLICIES, Choice, Dbw, DbwPlus, Observation, Policy
 from dbw_controller.core.policies.dbw_plus_memory import MOST_ROWS_A_WORKER, DbwPlusMemory
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 from dbw_controller.server.store import decode, encode

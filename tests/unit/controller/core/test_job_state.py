@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from dbw_controller.core.decision import Input, Reason
 from dbw_controller.core.errors import (
     NotSupportedError,
     StateDamagedError,
@@ -15,6 +14,7 @@ from dbw_controller.core.errors import (
 )
 from dbw_controller.core.job import STATE_VERSION, Job
 from dbw_controller.core.policies import POLICIES, BlindDbw, Choice, Observation, Static
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec
 from tests.jobs import full_report, new_job, seconds, trained_job

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_controller.core.decision import Reason
 from dbw_controller.core.errors import InvalidValueError
 from dbw_controller.core.estimators.durations import DurationEstimator
 from dbw_controller.core.estimators.gain import GainEstimate
@@ -25,6 +24,7 @@ from dbw_controller.core.policies import (
     policy_name,
     policy_parameters,
 )
+from dbw_controller.core.reasons import Reason
 
 Observe = Callable[..., Observation]
 SMOOTH = GainEstimate(squared_norm=4.0, variance=0.0, smoothness=1.0, learning_rate=1.0)
