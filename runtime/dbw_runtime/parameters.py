@@ -40,12 +40,12 @@ def numbers_by_key(parameters: Iterable[Parameter], keys: Sequence[str]) -> dict
 
     ValueError says what is wrong in a sentence.
     """
-    known = ", ".join(keys) or "none: there are no parameters"
+    expected = f"key=value with a key out of {', '.join(keys)}" if keys else "left out: there are no parameters"
     numbers: dict[str, float] = {}
     for i, parameter in enumerate(parameters):
         key = next(iter(keys), None) if parameter.key is None and i == 0 else parameter.key
         if key is None or key not in keys:
-            raise ValueError(f"{str(parameter)!r} must be key=value with a key out of {known}")
+            raise ValueError(f"{str(parameter)!r} must be {expected}")
         if key in numbers:
             raise ValueError(f"{key} is given twice")
         try:
