@@ -15,6 +15,7 @@ from dbw_controller.wire import messages
 from dbw_ps.aggregate import Moments
 from dbw_ps.rounds import Arrival, End
 from dbw_runtime.configuration import WrongValueError
+from dbw_runtime.parameters import numbers_by_key, split_parameters
 
 
 class Decider(Protocol):
@@ -66,15 +67,10 @@ class Decider(Protocol):
 
 def policy_from(text: str) -> Policy:
     """The policy that an option names: `dbw`, `static:8`, `adasync:initial_k=2`."""
-    name, _, rest = text.partition(":")
+    name, parameters = split_parameters(text)
+    keys = [field.name for field in fields(POLICIES[name])] if name in POLICIES else []  # type: ignore[arg-type]
     try:
-        parameters = {}
-        for i, part in enumerate(filter(None, rest.split(","))):
-            key, equals, value = part.rpartition("=")
-            if not equals and i == 0 and name in POLICIES:
-                key = next((field.name for field in fields(POLICIES[name])), "")  # type: ignore[arg-type]
-            parameters[key.strip()] = float(value)
-        return create_policy(name, parameters)
+        return create_policy(name, numbers_by_key(parameters, keys) if name in POLICIES else None)
     except (JobError, ValueError) as error:
         expected = f"one of {', '.join(POLICIES)}, with parameters such as static:8 or dbw:loss_increase_factor=1.05"
         raise WrongValueError("policy", text, f"{expected} ({error})") from None

@@ -15,8 +15,9 @@ from dbw_controller.core.reports import MAX_WORKERS
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.metrics import registry_of
 from dbw_controller.server.service import ControllerService, Limits
-from dbw_controller.server.store import SnapshotStore, StateFolderError
+from dbw_controller.server.store import SnapshotStore
 from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
+from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.server import ServerOptions, run
 
@@ -57,7 +58,7 @@ class ControllerOptions(ServerOptions):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM."""
-    return run_program("controller", DESCRIPTION, ControllerOptions, arguments, serve, StateFolderError)
+    return run_program("controller", DESCRIPTION, ControllerOptions, arguments, serve, FolderError)
 
 
 def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:

@@ -171,7 +171,7 @@ def test_a_snapshot_that_cannot_be_used_is_set_aside_and_stops_no_other(
         line = server.wait_for_log("its snapshot cannot be used", job="resnet", level="error")
         assert "set aside" in line["message"]
         create(stub)  # the name is free, and what was set aside stays
-    (aside,) = folder.glob("resnet.job.*")
+    (aside,) = folder.glob("resnet.job.*-*")
     assert aside.name == f"resnet.job.{kind}-1"
     assert aside.read_bytes() == spoilt
 
