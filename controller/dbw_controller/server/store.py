@@ -7,9 +7,6 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from dbw_controller.core.errors import JobError, NotSupportedError, StateDamagedError, StateFormatUnknownError
 from dbw_runtime.durable import TEMPORARY, atomic_write, flush_folder, lock_folder, set_aside
@@ -17,19 +14,6 @@ from dbw_runtime.durable import TEMPORARY, atomic_write, flush_folder, lock_fold
 log = logging.getLogger(__name__)
 MAGIC = b"dbw job\n"
 SUFFIX = ".job"
-
-
-def encode(state: dict[str, Any]) -> bytes:
-    """A state of plain data as bytes."""
-    return msgspec.msgpack.encode(state)
-
-
-def decode(data: bytes) -> Any:  # noqa: ANN401
-    """The state that bytes hold; refuses any that do not."""
-    try:
-        return msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise StateDamagedError(str(error)) from error
 
 
 class SnapshotStore:
@@ -46,17 +30,16 @@ class SnapshotStore:
             elif path.suffix == SUFFIX:
                 yield path.stem
 
-    def read(self, name: str) -> Any:  # noqa: ANN401
-        """The state of a job; refuses a damaged one."""
+    def read(self, name: str) -> bytes:
+        """The snapshot of a job; refuses a damaged one."""
         content = self._path(name).read_bytes()
         digest, data = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
         if not content.startswith(MAGIC) or hashlib.sha256(data).digest() != digest:
             raise StateDamagedError(f"its digest does not match its {len(content)} bytes")
-        return decode(data)
+        return data
 
-    def write(self, name: str, state: dict[str, Any]) -> None:
+    def write(self, name: str, data: bytes) -> None:
         """Replace the snapshot of a job."""
-        data = encode(state)
         with atomic_write(self._path(name)) as file:
             file.write(MAGIC + hashlib.sha256(data).digest())
             file.write(data)
