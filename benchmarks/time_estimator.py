@@ -106,7 +106,7 @@ def general(solver: str, workers: int, iterations_at_every_k: int, errors: dict[
         add()
         return problem.solve(grid.weight, grid.mean)
 
-    isotonic.settle(grid)
+    isotonic.update(grid)
     found = problem.solve(grid.weight, grid.mean)
     errors[solver] = float(np.max(np.abs(found / grid.value - 1)))
     return call

@@ -58,7 +58,7 @@ class JobSpec:
             k_min=self.k_min,
             k_max=self.k_max,
             averaging_window=self.averaging_window,
-            sample_half_life=self.sample_half_life,
+            sample_half_life=None if self.sample_half_life is None else float(self.sample_half_life),
             unsampled_duration=self.unsampled_duration,
             sync_mode=self.sync_mode,
         )

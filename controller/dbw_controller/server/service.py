@@ -21,7 +21,7 @@ from dbw_controller.core.errors import (
     LimitReachedError,
 )
 from dbw_controller.core.job import warm_up
-from dbw_controller.core.policies import DEFAULT, built_in_policies, create_policy
+from dbw_controller.core.policies import Policy, built_in_policies
 from dbw_controller.core.reports import Membership, Report
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server import failures
@@ -63,9 +63,9 @@ class ControllerService:
 
     descriptor = pb.DESCRIPTOR.services_by_name["ControllerService"]
 
-    def __init__(self, jobs: Jobs, limits: Limits, default_policy: str = DEFAULT, by_worker: bool = False) -> None:
+    def __init__(self, jobs: Jobs, limits: Limits, default_policy: Policy, by_worker: bool = False) -> None:
         self._jobs, self._limits, self._by_worker = jobs, limits, by_worker
-        self._default_policy = create_policy(default_policy)
+        self._default_policy = default_policy
         self._cleaning: asyncio.Task[None] | None = None
 
     def translate(self, error: Exception) -> StatusError | None:

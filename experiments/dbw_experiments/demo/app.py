@@ -13,13 +13,13 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from dbw_controller.named_policies import policy_from
 from dbw_experiments.demo.recording import Recorder
 from dbw_experiments.demo.report import write_report
 from dbw_experiments.demo.runs import Run
 from dbw_experiments.demo.services import FAREWELL, PATIENCE, Service, ServiceFailedError, Services, services
 from dbw_experiments.demo.view import View, view
 from dbw_ps.checkpoint import CheckpointFolder
-from dbw_ps.decisions import policy_from
 from dbw_ps.model import load_model
 from dbw_runtime.configuration import Options, WrongValueError, option, run_program
 from dbw_worker import datasets

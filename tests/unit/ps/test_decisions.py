@@ -7,7 +7,8 @@ import pytest
 from dbw_controller.client.conversation import Conversation
 from dbw_controller.core.policies import AdaSync, BlindDbw, Dbw, Policy, Static, Sync
 from dbw_controller.core.spec import SyncMode
-from dbw_ps.decisions import policy_from, spec_of
+from dbw_controller.named_policies import policy_from
+from dbw_ps.decisions import spec_of
 from dbw_ps.embedded import EmbeddedTrainingJob
 from dbw_runtime.configuration import WrongValueError
 

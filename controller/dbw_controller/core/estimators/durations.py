@@ -57,7 +57,7 @@ class Kernels(NamedTuple):
     """The kernels that an estimator calls."""
 
     add_samples: Callable[[Grid, int, int, Column, float], None]
-    settle: Callable[[Grid], None]
+    update: Callable[[Grid], None]
     diagonal_durations: Callable[[Grid, bool, Column, Column, Column], None]
 
 
@@ -67,7 +67,7 @@ def kernels() -> Kernels:
     grid, durations = empty_grid(1), reals(1)
     return Kernels(
         add_samples=direct(add_samples, grid, 0, 0, durations, 1.0),
-        settle=direct(isotonic.settle, grid),
+        update=direct(isotonic.update, grid),
         diagonal_durations=direct(diagonal_durations, grid, True, durations, durations, durations),
     )
 
@@ -156,7 +156,7 @@ class DurationEstimator:
         if self._estimate is None:
             grid, use = self._grid, kernels()
             if self._solver is Solver.EXACT:
-                use.settle(grid)
+                use.update(grid)
             else:
                 self._solve_by_reference()
             seconds, shortest, longest = reals(grid.size), reals(grid.size), reals(grid.size)

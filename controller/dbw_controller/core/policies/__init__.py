@@ -10,6 +10,7 @@ from dbw_controller.core.policies.registry import (
     POLICIES,
     built_in_policies,
     create_policy,
+    policy_fields,
     policy_name,
     policy_parameters,
     register_policy,
@@ -19,4 +20,11 @@ from dbw_controller.core.policies.sync import Sync
 
 __all__ = ["DEFAULT", "POLICIES", "AdaSync", "BlindDbw", "Choice", "Dbw", "DbwPlus", "LearningPolicy", "Memory"]
 __all__ += ["Observation", "Policy", "Static", "Sync"]
-__all__ += ["built_in_policies", "create_policy", "policy_name", "policy_parameters", "register_policy"]
+__all__ += [
+    "built_in_policies",
+    "create_policy",
+    "policy_fields",
+    "policy_name",
+    "policy_parameters",
+    "register_policy",
+]

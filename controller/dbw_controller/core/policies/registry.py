@@ -30,7 +30,7 @@ def built_in_policies() -> list[Policy]:
     return [Dbw(), BlindDbw(), DbwPlus()]
 
 
-def register_policy(name: str, kind: type[Any]) -> None:
+def register_policy(name: str, kind: Any) -> None:  # noqa: ANN401
     """Add a policy under a name; refuses a class that is not one."""
     is_policy = isinstance(kind, type) and is_dataclass(kind) and hasattr(kind, "choose") and hasattr(kind, "inputs")
     rule = "a frozen dataclass with `inputs` and `choose`, see dbw_controller.core.policies.Policy"
@@ -43,18 +43,18 @@ def register_policy(name: str, kind: type[Any]) -> None:
 
 def create_policy(name: str, parameters: Mapping[str, float] | None = None) -> Policy:
     """Make the policy of this name. Parameters that are left out have the policy's own defaults."""
-    require(name in POLICIES, "policy", name, f"one of {', '.join(POLICIES)}")
-    types, values = _parameters(POLICIES[name]), {}
+    kind = _known(name)
+    types, values = _parameters(kind), {}
     for parameter, value in (parameters or {}).items():
         rule = f"one of {', '.join(types)}" if types else "left out: it has none"
         require(parameter in types, f"parameter of the policy {name}", parameter, rule)
         require(math.isfinite(value), f"policy.{parameter}", value, "finite")
         values[parameter] = types[parameter](value)
         require(values[parameter] == value, f"policy.{parameter}", value, f"of type {types[parameter].__name__}")
-    for field in _fields(POLICIES[name]):
+    for field in _fields(kind):
         needed = field.default is MISSING and field.name not in values
         require(not needed, f"policy.{field.name}", None, f"given: the policy {name} has no default for it")
-    return POLICIES[name](**values)
+    return kind(**values)
 
 
 def policy_name(policy: Policy) -> str:
@@ -67,6 +67,16 @@ def policy_name(policy: Policy) -> str:
 def policy_parameters(policy: Policy) -> dict[str, float]:
     """A policy's parameters, as they go into `create_policy`."""
     return {field.name: getattr(policy, field.name) for field in _fields(type(policy))}
+
+
+def policy_fields(name: str) -> list[str]:
+    """The names of a policy's parameters, in their order."""
+    return [field.name for field in _fields(_known(name))]
+
+
+def _known(name: str) -> type[Policy]:
+    require(name in POLICIES, "policy", name, f"one of {', '.join(POLICIES)}")
+    return POLICIES[name]
 
 
 def _parameters(kind: type[Policy]) -> dict[str, Any]:

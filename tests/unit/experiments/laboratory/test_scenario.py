@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import asdict, replace
 
+from dbw_controller.named_policies import policy_from
 from dbw_experiments.laboratory.runs import Run
 from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario, names
 from dbw_experiments.laboratory.training import Place, execute
-from dbw_ps.decisions import policy_from
 from dbw_worker.delays import parse_delay
 
 HEAD = 'title = "What is compared"\nfigure = "Fig:One"\nplot = "times"\n'

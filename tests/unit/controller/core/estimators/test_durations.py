@@ -240,7 +240,7 @@ def test_where_cvxpy_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
 def test_all_kernels_can_be_compiled_ahead() -> None:
     warm_up()
-    kernels: list[Any] = [add_samples, isotonic.settle, diagonal_durations]
+    kernels: list[Any] = [add_samples, isotonic.update, diagonal_durations]
     compiled_for = [len(kernel.signatures) for kernel in kernels]
     assert min(compiled_for) == 1
     estimator = DurationEstimator(7, half_life=3)
