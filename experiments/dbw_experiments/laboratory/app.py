@@ -193,22 +193,13 @@ def _parser(command: str, description: str) -> ArgumentParser:
 
 
 COMMANDS = {
-    "list": Command(f"{__name__}:_list", "show the scenarios that there are"),
-    "run": Command(
-        f"{__name__}:_run",
-        "go through scenarios, by name or TOML file; what was computed before is not computed again",
-        arguments="SCENARIO…",
-    ),
-    "all": Command(f"{__name__}:_all", "go through all of them but those for a GPU"),
-    "knee": Command(f"{__name__}:_knee", "find a learning rate, by the knee rule"),
-    "trace": Command(
-        f"{__name__}:_trace",
-        "make a trace of a parameter server's training log, for delays such as trace:FILE.csv",
-        arguments="TRAINING_LOG",
-    ),
-    "page": Command(
-        f"{__name__}:_page",
-        "write a page about the results that there are: on the paper's claims, or on policies",
-        arguments="PAGE",
-    ),
+    name: Command(f"{__name__}:_{name}", summary, arguments=arguments)
+    for name, arguments, summary in (
+        ("list", "", "show the scenarios that there are"),
+        ("run", "SCENARIO…", "go through scenarios, by name or TOML file; what is computed already stays as it is"),
+        ("all", "", "go through all of them but those for a GPU"),
+        ("knee", "", "find a learning rate, by the knee rule"),
+        ("trace", "TRAINING_LOG", "make a trace of a parameter server's log, for delays such as trace:FILE.csv"),
+        ("page", "PAGE", "write a page about the results that there are: on the paper's claims, or on policies"),
+    )
 }
