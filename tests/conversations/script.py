@@ -11,7 +11,7 @@ from typing import Any
 from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobResponse
 from dbw.v1.iteration_pb2 import Arrivals, Decision, EndCause, IterationSummary, Membership
 from dbw.v1.job_pb2 import Job
-from dbw_controller.client.conversation import Conversation
+from dbw_controller.client.conversation import Conversation, Summary
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 SEPARATOR = "----"
@@ -76,8 +76,7 @@ class Player:
         return []
 
     def end(self, *words: str) -> list[str]:
-        fields: dict[str, Any] = dict(_fields(words))
-        summary: Any = {}
+        fields, summary = _fields(words), Summary()
         if "k" in fields:
             summary["k"] = int(fields["k"])
         if "duration" in fields:
@@ -113,8 +112,9 @@ class Player:
     def _state(self) -> str:
         now = self.conversation
         how = "decided" if now.decision else "waiting" if now.awaits_decision else "fallback"
-        has_deadline = now.decision is not None and now.decision.HasField("deadline_seconds")
-        deadline = f" deadline={now.decision.deadline_seconds:g}" if now.decision and has_deadline else ""
+        deadline = ""
+        if now.decision is not None and now.decision.HasField("deadline_seconds"):
+            deadline = f" deadline={now.decision.deadline_seconds:g}"
         return f"iteration={now.iteration} k={now.k}{deadline} {how} {now.link.value}"
 
 

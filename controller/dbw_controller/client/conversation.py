@@ -184,14 +184,10 @@ class Conversation:
             raise ValueError(f"k is {k}; it must be how many gradients were averaged, at least 1")
         times = self._arrival_times.get(self.iteration, [])
         if "duration_seconds" not in fields and not times:
-            raise ValueError(
-                f"duration_seconds is needed where no arrivals of iteration {self.iteration} were reported"
-            )
+            raise ValueError(f"duration_seconds is needed: no arrivals of iteration {self.iteration} were reported")
         seconds = fields.get("duration_seconds", times[min(k, len(times)) - 1] if times else 0.0)
         if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(
-                f"duration_seconds is {seconds!r}; it must be the time since the parameters were published"
-            )
+            raise ValueError(f"duration_seconds is {seconds!r}; it must be seconds since the parameters were published")
         return IterationSummary(
             iteration=self.iteration,
             k=k,

@@ -74,9 +74,8 @@ class TrainingJob(Training):
         """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
         request = ExportJobStateRequest(job=self.name)
         try:
-            return join_state(
-                list(self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata()))
-            )
+            call = self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata())
+            return join_state(list(call))
         except (grpc.RpcError, OSError) as error:
             log.warning("the state cannot be exported: %s", describe(error), extra={"job": self.name})
             return None
