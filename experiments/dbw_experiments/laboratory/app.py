@@ -3,7 +3,7 @@
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,27 +18,12 @@ from dbw_experiments.laboratory.runs import Run
 from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario, names
 from dbw_experiments.laboratory.trace import write_trace
 from dbw_experiments.laboratory.training import ControllerLostError, Place
+from dbw_runtime.commands import Command, dispatch
 from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
 from dbw_worker.datasets import DataError
 from dbw_worker.devices import find_device
 
-USAGE = """usage: dbw experiment list
-       dbw experiment run SCENARIO…
-       dbw experiment all
-       dbw experiment knee
-       dbw experiment trace TRAINING_LOG
-       dbw experiment page PAGE
-
-Trainings on a virtual clock: real gradients of real models, but nobody waits for stragglers.
-
-  list   show the scenarios that there are
-  run    go through scenarios, by name or TOML file; what was computed before is not computed again
-  all    go through all of them but those for a GPU
-  knee   find a learning rate, by the knee rule
-  trace  make a trace of a parameter server's training log, for delays such as trace:FILE.csv
-  page   write a page about the results that there are: on the paper's claims, or on policies
-
-dbw experiment COMMAND --help explains a command."""
+DESCRIPTION = "Trainings on a virtual clock: real gradients of real models, but nobody waits for stragglers."
 
 
 @dataclass(frozen=True)
@@ -99,17 +84,10 @@ class KneeOptions(ExperimentOptions):
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a subcommand; returns the exit code."""
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
-    if name not in COMMANDS:
-        print(f"dbw experiment: there is no command {name!r}\n\n{USAGE}", file=sys.stderr)
-        return 2
     try:
-        return COMMANDS[name](rest)
+        return dispatch("dbw experiment", DESCRIPTION, COMMANDS, arguments)
     except UsageError as error:
         print(f"dbw experiment: {error}", file=sys.stderr)
         return 2
@@ -214,11 +192,23 @@ def _parser(command: str, description: str) -> ArgumentParser:
     return ArgumentParser(prog=f"dbw experiment {command}", description=description, allow_abbrev=False)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "list": _list,
-    "run": _run,
-    "all": _all,
-    "knee": _knee,
-    "trace": _trace,
-    "page": _page,
+COMMANDS = {
+    "list": Command(f"{__name__}:_list", "show the scenarios that there are"),
+    "run": Command(
+        f"{__name__}:_run",
+        "go through scenarios, by name or TOML file; what was computed before is not computed again",
+        arguments="SCENARIO…",
+    ),
+    "all": Command(f"{__name__}:_all", "go through all of them but those for a GPU"),
+    "knee": Command(f"{__name__}:_knee", "find a learning rate, by the knee rule"),
+    "trace": Command(
+        f"{__name__}:_trace",
+        "make a trace of a parameter server's training log, for delays such as trace:FILE.csv",
+        arguments="TRAINING_LOG",
+    ),
+    "page": Command(
+        f"{__name__}:_page",
+        "write a page about the results that there are: on the paper's claims, or on policies",
+        arguments="PAGE",
+    ),
 }
