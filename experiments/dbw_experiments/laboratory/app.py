@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dbw_experiments.laboratory.figures import draw
-from dbw_experiments.laboratory.knee import curves, knee_runs
+from dbw_experiments.laboratory.analysis.knee import curves, knee_runs
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runner import Crew
 from dbw_experiments.laboratory.runs import Run
@@ -145,6 +144,8 @@ def _all(arguments: Sequence[str]) -> int:
 
 
 def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> int:
+    from dbw_experiments.laboratory.figures.scenario_figure import draw  # matplotlib takes a second to import
+
     folders = [_folder(scenario, options) for scenario in scenarios]
     files = [Results(folder / "runs.jsonl") for folder in folders]
     missing = [run for one, file in zip(scenarios, files, strict=True) for run in file.missing(one.runs())]

@@ -6,8 +6,8 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
+from dbw_experiments.laboratory.analysis.knee import Curve
 from dbw_experiments.laboratory.figures.canvas import canvas, legend, line, panels, save
-from dbw_experiments.laboratory.knee import Curve
 
 
 def draw_knees(found: Mapping[int, Curve], iterations: int, folder: Path) -> list[Path]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dbw_experiments.laboratory import findings
-from dbw_experiments.laboratory.findings import DurationErrors, Findings, Spread
+from dbw_experiments.laboratory.analysis import findings
+from dbw_experiments.laboratory.analysis.findings import DurationErrors, Findings, Spread
 from dbw_experiments.laboratory.pages import page
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Column, Outcome, Record, Run

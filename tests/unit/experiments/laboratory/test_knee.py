@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from dbw_experiments.laboratory.knee import RATES, Curve, curves, knee_runs
+from dbw_experiments.laboratory.analysis.knee import RATES, Curve, curves, knee_runs
 from dbw_experiments.laboratory.runs import Outcome, Record, Run
 from dbw_ps.decisions import policy_from
 

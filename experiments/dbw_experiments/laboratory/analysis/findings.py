@@ -9,11 +9,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from dbw_experiments.laboratory.figures.canvas import Array, matrix, numbers
-from dbw_experiments.laboratory.figures.curves import began, last_accuracy, smoothed
-from dbw_experiments.laboratory.figures.durations import true_durations
-from dbw_experiments.laboratory.figures.estimators import exact
-from dbw_experiments.laboratory.figures.series import Times, best_static, is_static, static_k, times_of
+from dbw_experiments.laboratory.analysis.columns import Array, began, exact, last_accuracy, matrix, numbers, smoothed
+from dbw_experiments.laboratory.analysis.durations import true_durations
+from dbw_experiments.laboratory.analysis.times import Times, best_static, is_static, static_k, times_of
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import load_scenario
@@ -56,7 +54,7 @@ class Findings:
 
     def _some_static(self, case: str, rule: str) -> list[Record]:
         wanted = (case, rule)
-        return [one for one in self.records if is_static(one.run.policy) and (one.run.case, one.run.rule) == wanted]
+        return [one for one in self.records if is_static(one.run) and (one.run.case, one.run.rule) == wanted]
 
     def seeds(self, case: str, policy: str, rule: str | None = None) -> int:
         """How many seeds there are."""
@@ -113,10 +111,6 @@ class Findings:
         """The static k whose first seed was the first to have a loss, where curves are kept."""
         statics = [one for one in self._some_static("", rule) if one.run.seed == 0]
         return static_k(min(statics, key=lambda record: self._seconds_to(loss, record)).run)
-
-    def earliest(self, loss: float, rule: str) -> str:
-        """When that was."""
-        return self.reached(f"static:{self.earliest_k(loss, rule)}", loss, rule)
 
     def _seconds_to(self, loss: float, record: Record) -> float:
         columns = record.outcome.columns

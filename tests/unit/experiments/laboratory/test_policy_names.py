@@ -1,0 +1,48 @@
+"""Policies are told apart by the text that names them."""
+
+import pytest
+
+from dbw_experiments.laboratory.policy_names import parse_policy
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "label"),
+    [
+        ("dbw", ("dbw", "", ""), "DBW"),
+        ("b-dbw", ("b-dbw", "", ""), "B-DBW"),
+        ("adasync", ("adasync", "", ""), "AdaSync"),
+        ("adasync:initial_k=2", ("adasync", "", "initial_k=2"), "AdaSync (initial_k=2)"),
+        ("static:8", ("static", "", "8"), "k = 8"),
+        ("static:k=8", ("static", "", "k=8"), "k = 8"),
+        ("sync", ("sync", "", ""), "k = n"),
+        ("mine:2", ("mine", "", "2"), "mine (2)"),
+        ("my/file.py:Mine", ("my/file.py", "Mine", ""), "Mine"),
+        ("file.py:Mine:key=3,other=4", ("file.py", "Mine", "key=3,other=4"), "Mine (key=3,other=4)"),
+        ("package.module:Mine:3", ("package.module", "Mine", "3"), "Mine (3)"),
+    ],
+)
+def test_a_policy_has_a_name_or_a_class_and_a_readable_label(
+    text: str, parts: tuple[str, str, str], label: str
+) -> None:
+    assert parse_policy(text) == parts
+    assert parse_policy(text).label == label
+
+
+@pytest.mark.parametrize("text", ["static:3", "static:k=3", "static:3.0"])
+def test_the_k_of_a_static_policy_is_its_parameter(text: str) -> None:
+    assert parse_policy(text).k(workers=5) == 3
+
+
+def test_the_k_of_the_synchronous_policy_is_the_number_of_workers() -> None:
+    assert parse_policy("sync").k(workers=5) == 5
+
+
+@pytest.mark.parametrize("text", ["static.py:Mine", "static:Mine", "sync:Sync", "adasync:Mine:3", "adasync.py:Mine"])
+def test_a_policy_of_ones_own_is_not_taken_for_one_of_ours(text: str) -> None:
+    named = parse_policy(text)
+    assert (named.is_static, named.ignores_time) == (False, False)
+
+
+def test_static_policies_and_adasync_ignore_time() -> None:
+    assert all(parse_policy(text).ignores_time for text in ("static:3", "sync", "adasync", "adasync:2"))
+    assert not parse_policy("dbw").ignores_time
