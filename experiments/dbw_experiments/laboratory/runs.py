@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dbw_experiments.laboratory.policy_names import parse_policy
+from dbw_experiments.policy_names import PolicyName, parse_policy
 
 Column = list[int | float | list[float | None] | None]
 
@@ -40,9 +40,19 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     files: str = ""  # a digest of its trace and of the files of its model, data set and policy, if it has any
 
     @property
+    def named(self) -> PolicyName:
+        """Its policy."""
+        return parse_policy(self.policy)
+
+    @property
     def ignores_time(self) -> bool:
         """Whether what is learnt in an iteration is the same whatever the delays are."""
-        return not (self.split or self.membership) and parse_policy(self.policy).ignores_time
+        return not (self.split or self.membership) and self.named.ignores_time
+
+    @property
+    def static_k(self) -> int:
+        """The k of a static policy."""
+        return self.workers if self.named.name == "sync" else int(float(self.named.value))
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -152,8 +152,6 @@ def load_scenario(name: str, quick: bool = False) -> Scenario:
         raise ScenarioError(f"there is no scenario {name!r}; there are {', '.join(names())}, and files of your own")
     try:
         scenario = _scenario(path, tomllib.loads(path.read_text("utf-8")), quick)
-        for run in scenario.runs():
-            parse_delay(run.delay, scenario.folder)
         _check(scenario)
     except (ValueError, UsageError) as error:  # TOML's and msgspec's are such as well
         raise ScenarioError(f"the scenario {path} cannot be used: {error}") from error
@@ -172,8 +170,9 @@ def _check(scenario: Scenario) -> None:
         named = {name for compared in case.compare for name in compared.cases or []}
         if not named <= known:
             raise ValueError(f"there is no case {min(named - known)!r}; there are {', '.join(sorted(known))}")
-        _check_optimizer(case)
+        parse_delay(case.delay, scenario.folder)
         parse_membership(case.membership, case.workers)
+        _check_optimizer(case)
         _check_plot(scenario.plot, case)
 
 

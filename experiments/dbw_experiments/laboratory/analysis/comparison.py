@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from statistics import geometric_mean
 
-from dbw_experiments.laboratory.analysis.times import Times, static_k, times_of
-from dbw_experiments.laboratory.policy_names import parse_policy
+from dbw_experiments.laboratory.analysis.times import Times, times_of
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
+from dbw_experiments.policy_names import parse_policy
 
 BEST = "best static k"  # of a case, taken for a policy
 
@@ -30,7 +30,7 @@ class Comparison:
 
     def best_k(self, case: str) -> int | None:
         """The best static k of a case; None if no result is there."""
-        ks = {static_k(record.run) for record in self._records if record.run.policy == self._best[case]}
+        ks = {record.run.static_k for record in self._records if record.run.policy == self._best[case]}
         return ks.pop() if ks else None
 
     def times(self, case: str, policy: str) -> Times:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from dbw_experiments.laboratory.analysis.times import static_k
 from dbw_experiments.laboratory.runs import Column, Record, Run
 
 NEARLY_ALL = 0.95  # of what the best rate lowers the loss by
@@ -48,7 +47,7 @@ def curves(records: Sequence[Record]) -> dict[int, Curve]:
     first: dict[int, list[float]] = defaultdict(list)
     last: dict[int, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, outcome in ((record.run, record.outcome) for record in records):
-        k = static_k(run)
+        k = run.static_k
         first[k].append(_number(outcome.columns["loss"][0]))
         last[k][run.rate].append(_in_the_end(outcome.columns["loss"]))
     return {

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dbw_experiments.laboratory.analysis.times import Times, times_of
-from dbw_experiments.laboratory.policy_names import parse_policy
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
+from dbw_experiments.policy_names import parse_policy
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from dbw_experiments.laboratory.policy_names import parse_policy
-from dbw_experiments.laboratory.runs import Record, Run
+from dbw_experiments.laboratory.runs import Record
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,6 @@ def best_static(records: Iterable[Record]) -> int:
     """The k of the best static policy, judged by the seeds that all of them have."""
     reached: dict[int, dict[int, float | None]] = {}
     for record in records:
-        reached.setdefault(static_k(record.run), {})[record.run.seed] = record.outcome.reached
+        reached.setdefault(record.run.static_k, {})[record.run.seed] = record.outcome.reached
     common = set.intersection(*(set(seeds) for seeds in reached.values()))
     return min(sorted(reached), key=lambda k: times_of(reached[k][seed] for seed in common).rank)
-
-
-def is_static(run: Run) -> bool:
-    """Whether k never changes."""
-    return parse_policy(run.policy).is_static
-
-
-def static_k(run: Run) -> int:
-    """The k of a static policy."""
-    return parse_policy(run.policy).k(run.workers)

@@ -93,9 +93,8 @@ def _draw_loss(axes: Axes, some: DrawnSeries, outcome: Outcome, workers: int) ->
     known = np.flatnonzero(np.isfinite(means))
     if len(known) and (outcome.reached is not None or outcome.loss is None):
         end = known[-1]
-        axes.plot(
-            seconds[end], means[end], marker="x" if outcome.loss is None else "o", color=some.colour, markersize=5
-        )
+        marker = "x" if outcome.loss is None else "o"
+        axes.plot(seconds[end], means[end], marker=marker, color=some.colour, markersize=5)
 
 
 def _draw_accuracy(axes: Axes, some: DrawnSeries, outcome: Outcome) -> None:
@@ -124,20 +123,16 @@ def _label(first: dict[str, Axes], ratios: Sequence[Axes], workers: int) -> None
     first["loss"].set_ylabel("training loss")
     if any(len(drawn.get_lines()) for drawn in first["loss"].get_shared_y_axes().get_siblings(first["loss"])):
         canvas.logarithmic(first["loss"])
-    if "accuracy" in first:
-        first["accuracy"].set_ylabel("held-out accuracy")
-        first["accuracy"].yaxis.set_major_formatter(PercentFormatter(1.0))
-    if "in the end" in first:
-        first["in the end"].set_ylabel("accuracy in the end,\nall seeds")
-        first["in the end"].yaxis.set_major_formatter(PercentFormatter(1.0))
+    for name, label in (("accuracy", "held-out accuracy"), ("in the end", "accuracy in the end,\nall seeds")):
+        if name in first:
+            first[name].set_ylabel(label)
+            first[name].yaxis.set_major_formatter(PercentFormatter(1.0))
     if "to the target" in first:
         first["to the target"].set_ylabel("seconds to the target\naccuracy, all seeds")
     if "k" in first:
         first["k"].set(ylabel="k", ylim=(0, workers + 0.5))
         first["k"].yaxis.set_major_locator(canvas.whole_numbers())
-    values = np.concatenate(
-        [np.asarray(drawn.get_ydata()) for axes in ratios for drawn in axes.get_lines()] or [np.empty(0)]
-    )
+    values = [value for axes in ratios for drawn in axes.get_lines() for value in np.asarray(drawn.get_ydata())]
     for axes in ratios:
         canvas.scale(axes, values)
         axes.grid(visible=False)

@@ -42,7 +42,6 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
 
 def _draw(axes: Axes, estimates: Array, measured: Array) -> None:
     known = np.flatnonzero(np.isfinite(measured))
-    values = np.concatenate([estimates, measured])
     axes.plot(estimates, color=COLOURS["dbw"], linewidth=1.3)
     axes.plot(known, measured[known], color=INK, linestyle=EXACT, linewidth=1, marker=".", markersize=3)
-    scale(axes, values)
+    scale(axes, [*estimates, *measured])

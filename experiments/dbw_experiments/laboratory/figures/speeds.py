@@ -1,6 +1,7 @@
 """How fast policies are beside the best static k, which one could only know afterwards: a row for each case."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,8 +40,8 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     axes.set_yticks(range(len(comparison.cases)), [_label(comparison, case) for case in comparison.cases])
     axes.set_ylim(len(comparison.cases) - 0.4, -0.6)
     axes.set_xlabel(f"speed {goal(scenario)}, beside the best static k in hindsight")
-    handles = [_handle(some) for some in dynamic]
-    legend(figure, handles)
+    look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.2}
+    legend(figure, [Line2D([], [], color=some.colour, label=some.label, **look) for some in dynamic])
 
 
 def _label(comparison: Comparison, case: str) -> str:
@@ -55,7 +56,3 @@ def _draw(axes: Axes, comparison: Comparison, case: str, some: DrawnSeries, y: f
     low, middling, high = (min(max(speed, SLOWEST), FASTEST) for speed in speeds)
     axes.plot([low, high], [y, y], color=some.colour, linewidth=1.2, alpha=0.6)
     axes.plot([middling], [y], marker="o" if speeds[1] >= SLOWEST else "<", color=some.colour, markersize=5)
-
-
-def _handle(some: DrawnSeries) -> Line2D:
-    return Line2D([], [], color=some.colour, marker="o", markersize=5, linewidth=1.2, label=some.label)

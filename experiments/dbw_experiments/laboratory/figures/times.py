@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from dbw_experiments.laboratory.analysis.times import Times, best_static, static_k, times_of
+from dbw_experiments.laboratory.analysis.times import Times, best_static
 from dbw_experiments.laboratory.figures.canvas import INK, legend, line, panels, say, scale, whole_numbers
 from dbw_experiments.laboratory.figures.series import ALL, FURTHER, DrawnSeries, drawn_series
 from dbw_experiments.laboratory.runs import Record
@@ -25,11 +25,7 @@ class Static(NamedTuple):
     rule: str
     rate: float
     records: list[Record]
-
-    @property
-    def times(self) -> Times:
-        """When the target was reached."""
-        return times_of(record.outcome.reached for record in self.records)
+    times: Times  # when the target was reached
 
 
 class Box(NamedTuple):
@@ -89,8 +85,8 @@ def goal(scenario: Scenario) -> str:
 
 
 def _in(case: Case, static: Sequence[DrawnSeries]) -> list[Static]:
-    theirs = [(some.rule, some.there(case)) for some in static]
-    return [Static(static_k(some[0].run), rule, some[0].run.rate, some) for rule, some in theirs if some]
+    theirs = [(some, some.there(case)) for some in static]
+    return [Static(one[0].run.static_k, some.rule, one[0].run.rate, one, some.of(case)) for some, one in theirs if one]
 
 
 def _dynamic_boxes(dynamic: Sequence[DrawnSeries], case: Case) -> list[Box]:
@@ -155,13 +151,11 @@ def _draw_every_k(
     axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[DrawnSeries], case: Case
 ) -> None:
     means = {some.label: some.of(case).mean for some in dynamic}
-    unreached = any(
-        times.unreached for times in [*(some.times for some in statics), *(some.of(case) for some in dynamic)]
-    )
-    seconds = [time for some in statics for time in some.times.seconds] + list(means.values())
     if not statics:
         say(axes, "no results yet")
         return
+    unreached = any(times.unreached for times in [some.times for some in statics] + [some.of(case) for some in dynamic])
+    seconds = [time for some in statics for time in some.times.seconds] + list(means.values())
     scale(axes, seconds, ROOM if unreached else 0.06)
     for row, policy in enumerate(dynamic):
         mark_unreached(axes, case.workers + 0.5, policy.of(case), policy.colour, row)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dbw_experiments.laboratory.policy_names import parse_policy
+from dbw_experiments.laboratory.runs import Run
+from dbw_experiments.policy_names import parse_policy
 
 
 @pytest.mark.parametrize(
@@ -28,13 +29,10 @@ def test_a_policy_has_a_name_or_a_class_and_a_readable_label(
     assert parse_policy(text).label == label
 
 
-@pytest.mark.parametrize("text", ["static:3", "static:k=3", "static:3.0"])
-def test_the_k_of_a_static_policy_is_its_parameter(text: str) -> None:
-    assert parse_policy(text).k(workers=5) == 3
-
-
-def test_the_k_of_the_synchronous_policy_is_the_number_of_workers() -> None:
-    assert parse_policy("sync").k(workers=5) == 5
+@pytest.mark.parametrize(("text", "k"), [("static:3", 3), ("static:k=3", 3), ("static:3.0", 3), ("sync", 5)])
+def test_the_k_of_a_static_policy_is_its_parameter_or_the_number_of_workers(text: str, k: int) -> None:
+    run = Run(model="mlp", dataset="digits", workers=5, batch=8, policy=text, rate=0.1, delay="exp:1", seed=0)
+    assert run.static_k == k
 
 
 @pytest.mark.parametrize("text", ["static.py:Mine", "static:Mine", "sync:Sync", "adasync:Mine:3", "adasync.py:Mine"])

@@ -18,7 +18,7 @@ class PolicyName(NamedTuple):
     def label(self) -> str:
         """How figures call it: DBW, k = 8, the class of a policy of one's own."""
         if self.is_static:
-            return f"k = {self._value if self.name == 'static' else 'n'}"
+            return f"k = {self.value if self.name == 'static' else 'n'}"
         label = self.own_class or NAMES.get(self.name, self.name)
         return f"{label} ({self.parameters})" if self.parameters else label
 
@@ -33,12 +33,9 @@ class PolicyName(NamedTuple):
         return self.is_static or (self.name, self.own_class) == ("adasync", "")
 
     @property
-    def _value(self) -> str:
+    def value(self) -> str:
+        """The only parameter, with or without its name."""
         return self.parameters.rpartition("=")[2]
-
-    def k(self, workers: int) -> int:
-        """The k of a static policy."""
-        return workers if self.name == "sync" else int(float(self._value))
 
 
 def parse_policy(text: str) -> PolicyName:
