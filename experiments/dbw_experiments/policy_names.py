@@ -1,45 +1,42 @@
 """Policies by the text that names them: `dbw`, `static:8`, `file.py:Class` or `package.module:Class:key=value`."""
 
-import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
-NAMES = {"dbw": "DBW", "b-dbw": "B-DBW", "adasync": "AdaSync", "dbw-plus": "DBW+"}
-FORM = re.compile(r"([^:]*)(?::([^\W\d]\w*)(?![^:]))?:?(.*)")  # a class is a word between colons, or the last one
+from dbw_runtime.parameters import Parameter, split_parameters
+
+LABELS = {"dbw": "DBW", "b-dbw": "B-DBW", "adasync": "AdaSync", "dbw-plus": "DBW+"}
 
 
 class PolicyName(NamedTuple):
     """The parts of such a text."""
 
-    name: str  # `static`, or the place of a policy of one's own: `file.py`, `package.module`
-    own_class: str  # empty for a policy that has a name
-    parameters: str  # `8`, `k=8`
+    name: str  # `static`, or the place of a policy of one's own
+    parameters: Sequence[Parameter]
 
     @property
     def label(self) -> str:
         """How figures call it: DBW, k = 8, the class of a policy of one's own."""
         if self.is_static:
-            return f"k = {self.value if self.name == 'static' else 'n'}"
-        label = self.own_class or NAMES.get(self.name, self.name)
-        return f"{label} ({self.parameters})" if self.parameters else label
+            return f"k = {self.parameters[0].value if self.parameters else 'n'}"
+        label = LABELS.get(self.name, self.name.rpartition(":")[2])
+        return f"{label} ({','.join(map(str, self.parameters))})" if self.parameters else label
 
     @property
     def is_static(self) -> bool:
         """Whether k never changes."""
-        return not self.own_class and self.name in ("static", "sync")
+        return self.name in ("static", "sync")
 
     @property
     def ignores_time(self) -> bool:
         """Whether k does not depend on how long gradients take, and iterations have no deadline."""
-        return self.is_static or (self.name, self.own_class) == ("adasync", "")
+        return self.is_static or self.name == "adasync"
 
-    @property
-    def value(self) -> str:
-        """The only parameter, with or without its name."""
-        return self.parameters.rpartition("=")[2]
+    def k(self, workers: int) -> int:
+        """The k of a static policy."""
+        return int(float(self.parameters[0].value)) if self.parameters else workers
 
 
 def parse_policy(text: str) -> PolicyName:
     """Take a text apart."""
-    found = FORM.fullmatch(text)
-    assert found is not None  # every line of text has this form
-    return PolicyName(found[1], found[2] or "", found[3])
+    return PolicyName(*split_parameters(text, plugins=True))

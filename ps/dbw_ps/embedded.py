@@ -11,7 +11,7 @@ from dbw_controller.client.training import Training
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import JobError
 from dbw_controller.core.job import Job, warm_up
-from dbw_controller.core.policies import DEFAULT, create_policy
+from dbw_controller.core.policies import DEFAULT, built_in_policies, create_policy
 from dbw_controller.wire import messages
 from dbw_controller.wire.state import export_state, import_state
 from dbw_runtime.failure import describe
@@ -28,7 +28,7 @@ class EmbeddedTrainingJob(Training):
 
     async def open(self) -> None:
         """Get ready to decide."""
-        await asyncio.to_thread(warm_up)
+        await asyncio.to_thread(warm_up, built_in_policies())
         decision = messages.decision_message(self.job.decision(), include_estimates=False)
         self._talk.created(CreateJobResponse(job=JobMessage(decision=decision)))
         self._talk.settle()

@@ -12,7 +12,7 @@ from rich.table import Table
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Decision, DecisionReason, MissingInput
 from dbw_controller.cli.command import Argument, Controller, run_command, wide_console
-from dbw_controller.core.decision import Input, Reason
+from dbw_controller.core.reasons import Input, Reason
 
 WATCHED_ITERATIONS = 20
 WATCHED = ("iteration", "k", "workers", "loss", "seconds", "next k", "why")

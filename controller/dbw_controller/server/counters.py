@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dbw_controller.core.decision import Decision, Reason
+from dbw_controller.core.decision import Decision
+from dbw_controller.core.reasons import Reason
 from dbw_controller.core.reports import MAX_WORKERS, Arrivals, IterationSummary
 
 # Iterations take from milliseconds to minutes, decisions from microseconds to, with cvxpy, seconds.

@@ -5,15 +5,17 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
-from dbw_controller.core import plain
+from msgspec import Raw, Struct
+
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis import Diagnosis
-from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, damaged_state
+from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, StateDamagedError
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.job import Job
 from dbw_controller.core.reports import Membership, Report
+from dbw_controller.core.state import Name, Real, decode, encode
 from dbw_controller.server.counters import Statistics
 from dbw_controller.server.watchers import Watchers
 
@@ -30,6 +32,16 @@ class Event(NamedTuple):
     answer: Decision | None
     membership: Membership
     rows: int  # how many arrivals it has
+
+
+class Snapshot(Struct, frozen=True):
+    """What is kept of a served job over restarts."""
+
+    name: Name
+    owner: Name
+    created: Real
+    updated: Real
+    job: Raw
 
 
 @dataclass(eq=False)
@@ -127,16 +139,14 @@ class Record:
         # A caller that goes away must not leave the job to the next one while a thread still works on it.
         return await asyncio.shield(asyncio.ensure_future(alone()))
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that must survive, as plain data. Sessions do not: a parameter server tells its workers anew."""
-        times = {"created": self.created, "updated": self.updated}
-        return {"name": self.name, "owner": self.owner, **times, "job": self.job.snapshot()}
+    def snapshot(self) -> bytes:
+        """All that must survive, encoded. Sessions do not: a parameter server creates its job again."""
+        return encode(Snapshot(self.name, self.owner, self.created, self.updated, Raw(self.job.snapshot())))
 
     @classmethod
-    def restore(cls, name: str, state: Any, solver: Solver) -> Self:  # noqa: ANN401
+    def restore(cls, name: str, data: bytes, solver: Solver) -> Self:
         """The record that a snapshot was taken of."""
-        with damaged_state():
-            if state["name"] != name:
-                raise ValueError(f"it is of the job {state['name']!r}")
-            job = Job.restore(state["job"], solver)
-            return cls(name, str(state["owner"]), job, plain.real(state["created"]), plain.real(state["updated"]))
+        state = decode(data, Snapshot)
+        if state.name != name:
+            raise StateDamagedError(f"it is of the job {state.name!r}")
+        return cls(name, state.owner, Job.restore(bytes(state.job), solver), state.created, state.updated)

@@ -10,11 +10,12 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from dbw.v1 import controller_pb2, iteration_pb2, job_pb2, sync_mode_pb2
-from dbw_controller.core.decision import Decision, Input, Reason
+from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis import Finding, FindingKind
 from dbw_controller.core.errors import InvalidValueError
 from dbw_controller.core.estimators.durations import UnsampledDuration
 from dbw_controller.core.policies import POLICIES, Policy, create_policy, policy_name, policy_parameters
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 from dbw_controller.server.served_job import Record
@@ -28,6 +29,11 @@ RULES = {
     "sync": "sync",
     "adasync": "adasync",
     "dbw-plus": "dbw_plus",
+}
+# Where the contract has what the core calls by another name.
+SPEC_PATHS = {
+    "averaging_window": "estimation.averaging_window",
+    "sample_half_life": "estimation.sample_half_life_iterations",
 }
 POLICY_NAMES = {rule: name for name, rule in RULES.items()}
 
@@ -150,7 +156,8 @@ def spec_from(message: job_pb2.JobSpec, default_policy: Policy) -> JobSpec:
         ),
         "sync_mode": _member(SYNC_MODE_OF, "spec.sync_mode", message.sync_mode),
     }
-    return JobSpec(**{name: value for name, value in values.items() if value is not None})
+    with _within(lambda field: f"spec.{SPEC_PATHS.get(field, field)}"):
+        return JobSpec(**{name: value for name, value in values.items() if value is not None})
 
 
 def _policy_from(message: job_pb2.Policy) -> Policy:

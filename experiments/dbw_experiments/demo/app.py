@@ -14,13 +14,14 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from dbw_controller.named_policies import policy_from
 from dbw_experiments.demo.recording import Recorder
 from dbw_experiments.demo.report import write_report
 from dbw_experiments.demo.runs import Run
 from dbw_experiments.demo.services import FAREWELL, PATIENCE, Service, ServiceFailedError, Services
 from dbw_experiments.demo.view import View, view
+from dbw_experiments.policy_names import parse_policy
 from dbw_ps.checkpoint import CheckpointFolder
-from dbw_ps.decisions import policy_from
 from dbw_ps.model import load_model
 from dbw_runtime.configuration import Options, WrongValueError, option, run_program
 from dbw_worker import datasets
@@ -100,7 +101,9 @@ def demonstrate(options: DemoOptions) -> int:
     with Services(folder / "logs") as started:
         with view(console, "controller") as shown:
             shown.say("starting; the first time it compiles for half a minute")
-            controller = started.start("controller", "dbw_controller", *LOCAL)
+            own = [name for policy in options.each_policy() if ":" in (name := parse_policy(policy).name)]
+            flags = as_flags({"policies": ",".join(own) or None})
+            controller = started.start("controller", "dbw_controller", *LOCAL, *flags)
             controller.wait_for("ready")
         for policy in options.each_policy():
             with view(console, policy) as shown:

@@ -162,8 +162,8 @@ def in_words(run: Run) -> str:
     """What a policy does, for somebody who does not know its name."""
     policy = parse_policy(run.policy)
     if policy.is_static and policy.parameters:
-        return f"waiting for {policy.value} of {run.workers}"
-    return NAMES.get(run.policy, policy.own_class or run.policy)
+        return f"waiting for {policy.k(run.workers)} of {run.workers}"
+    return NAMES.get(run.policy, policy.label if ":" in policy.name else run.policy)
 
 
 def k_range(run: Run) -> str:

@@ -52,7 +52,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     @property
     def static_k(self) -> int:
         """The k of a static policy."""
-        return self.workers if self.named.name == "sync" else int(float(self.named.value))
+        return self.named.k(self.workers)
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

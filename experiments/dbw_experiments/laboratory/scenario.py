@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct, field
 
+from dbw_controller.named_policies import policy_from
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Run
-from dbw_ps.decisions import policy_from
 from dbw_ps.optimiser import Spec, rehearse
 from dbw_runtime.configuration import UsageError
 from dbw_worker.delays import parse_delay

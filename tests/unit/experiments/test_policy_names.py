@@ -7,25 +7,23 @@ from dbw_experiments.policy_names import parse_policy
 
 
 @pytest.mark.parametrize(
-    ("text", "parts", "label"),
+    ("text", "name", "label"),
     [
-        ("dbw", ("dbw", "", ""), "DBW"),
-        ("b-dbw", ("b-dbw", "", ""), "B-DBW"),
-        ("adasync", ("adasync", "", ""), "AdaSync"),
-        ("adasync:initial_k=2", ("adasync", "", "initial_k=2"), "AdaSync (initial_k=2)"),
-        ("static:8", ("static", "", "8"), "k = 8"),
-        ("static:k=8", ("static", "", "k=8"), "k = 8"),
-        ("sync", ("sync", "", ""), "k = n"),
-        ("mine:2", ("mine", "", "2"), "mine (2)"),
-        ("my/file.py:Mine", ("my/file.py", "Mine", ""), "Mine"),
-        ("file.py:Mine:key=3,other=4", ("file.py", "Mine", "key=3,other=4"), "Mine (key=3,other=4)"),
-        ("package.module:Mine:3", ("package.module", "Mine", "3"), "Mine (3)"),
+        ("dbw", "dbw", "DBW"),
+        ("b-dbw", "b-dbw", "B-DBW"),
+        ("adasync", "adasync", "AdaSync"),
+        ("adasync:initial_k=2", "adasync", "AdaSync (initial_k=2)"),
+        ("static:8", "static", "k = 8"),
+        ("static:k=8", "static", "k = 8"),
+        ("sync", "sync", "k = n"),
+        ("mine:2", "mine", "mine (2)"),
+        ("my/file.py:Mine", "my/file.py:Mine", "Mine"),
+        ("file.py:Mine:key=3,other=4", "file.py:Mine", "Mine (key=3,other=4)"),
+        ("package.module:Mine:3", "package.module:Mine", "Mine (3)"),
     ],
 )
-def test_a_policy_has_a_name_or_a_class_and_a_readable_label(
-    text: str, parts: tuple[str, str, str], label: str
-) -> None:
-    assert parse_policy(text) == parts
+def test_a_policy_has_a_name_or_a_place_and_a_readable_label(text: str, name: str, label: str) -> None:
+    assert parse_policy(text).name == name
     assert parse_policy(text).label == label
 
 

@@ -5,8 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dbw_controller.core.decision import Decision, Input
+from dbw_controller.core.decision import Decision
 from dbw_controller.core.kernels import Array
+from dbw_controller.core.reasons import Input
 from dbw_controller.core.reports import Arrivals, IterationSummary, Membership
 
 

@@ -1,9 +1,9 @@
 """What a summary itself shows: its moments, what it lacks, and its k."""
 
-from dbw_controller.core.decision import Input
 from dbw_controller.core.diagnosis.ended import Ended
 from dbw_controller.core.diagnosis.finding import FindingKind, Problem
 from dbw_controller.core.estimators.gain import Skipped, gradient_variance
+from dbw_controller.core.reasons import Input
 from dbw_controller.core.reports import EndCause
 
 

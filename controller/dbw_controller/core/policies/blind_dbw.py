@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dbw_controller.core.decision import Input
 from dbw_controller.core.policies.greedy import greedy_choice, require_loss_increase_factor
 from dbw_controller.core.policies.policy import Choice, Observation
+from dbw_controller.core.reasons import Input
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dbw_controller.core.decision import Input
 from dbw_controller.core.policies.greedy import first_choice, greedy_choice, require_loss_increase_factor
 from dbw_controller.core.policies.policy import Choice, Observation
+from dbw_controller.core.reasons import Input
 
 
 @dataclass(frozen=True)

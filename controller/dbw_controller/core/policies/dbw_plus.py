@@ -5,12 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from dbw_controller.core.decision import Input, Reason
 from dbw_controller.core.estimators.durations import Durations
 from dbw_controller.core.kernels import Column, column, compiled, reals
 from dbw_controller.core.policies.dbw_plus_memory import DbwPlusMemory
 from dbw_controller.core.policies.greedy import best_rate, first_choice
 from dbw_controller.core.policies.policy import Choice, Observation
+from dbw_controller.core.reasons import Input, Reason
 
 NOISE_COST = 2.6  # roughly: to a loss it takes 1 + 2.6 κ/k times as many iterations as without noise
 PROBE_EVERY = 20  # iterations with k = 1, which tells no variance

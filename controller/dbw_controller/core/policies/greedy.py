@@ -2,9 +2,9 @@
 
 import math
 
-from dbw_controller.core.decision import Reason
 from dbw_controller.core.kernels import Array, Column, column, compiled
 from dbw_controller.core.policies.policy import Choice, Observation
+from dbw_controller.core.reasons import Reason
 from dbw_controller.core.validation import require
 
 

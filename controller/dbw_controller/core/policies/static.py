@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dbw_controller.core.decision import Input, Reason
 from dbw_controller.core.policies.policy import Choice, Observation
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import MAX_WORKERS
 from dbw_controller.core.validation import require
 

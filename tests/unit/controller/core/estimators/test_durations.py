@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dbw_controller.core.errors import InvalidValueError, NotSupportedError
 from dbw_controller.core.estimators import isotonic
@@ -203,17 +204,19 @@ def test_samples_of_an_estimator_with_another_half_life_are_as_young_as_they_wer
     [
         {"rows": [2, 1]},
         {"rows": [1, 9]},
+        {"rows": [1]},
+        {"workers": 10_000},
         {"means": np.array([1.0, math.nan] * 2).tobytes()},
         {"weights": np.array([1.0, -1.0] * 2).tobytes()},
     ],
 )
-def test_a_snapshot_that_makes_no_sense_is_refused_and_changes_nothing(change: dict[str, object]) -> None:
+def test_a_snapshot_that_makes_no_sense_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
     estimator = DurationEstimator(2)
     add(estimator, 2, [1.0, 2.0])
     add(estimator, 1, [3.0, 4.0])
     before = estimator.estimate()
-    with pytest.raises(ValueError, match=r"durations|integer|column"):
-        estimator.restore({**estimator.snapshot(0), **change}, 0)
+    with pytest.raises(ValueError, match=r"durations|column"):
+        estimator.restore(replace(estimator.snapshot(0), **change), 0)
     assert estimator.estimate() is before
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dbw_controller.core.decision import Decision, Input, Reason
+from dbw_controller.core.decision import Decision
 from dbw_controller.core.estimators.noise_floor import PATIENCE
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import DbwPlus
 from dbw_controller.core.policies.dbw_plus import DEADLINE, NOISE_COST, PROBE_EVERY
+from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import EndCause, GradientMoments, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 from tests.timelines import Timeline

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_controller.core.decision import Reason
 from dbw_controller.core.policies import AdaSync, Observation
+from dbw_controller.core.reasons import Reason
 
 Observe = Callable[..., Observation]
 

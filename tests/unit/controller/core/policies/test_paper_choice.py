@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dbw_controller.core.decision import Reason
 from dbw_controller.core.estimators.gain import GainEstimate
 from dbw_controller.core.policies import BlindDbw, Dbw, Observation
+from dbw_controller.core.reasons import Reason
 
 Observe = Callable[..., Observation]
 
