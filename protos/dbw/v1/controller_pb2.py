@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'dbw/v1/controller.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -90,4 +90,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBSTATEHEADER']._serialized_end=2200
   _globals['_CONTROLLERSERVICE']._serialized_start=2587
   _globals['_CONTROLLERSERVICE']._serialized_end=3438
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'dbw/v1/iteration.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -52,4 +52,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DECISION']._serialized_end=1113
   _globals['_ESTIMATES']._serialized_start=1116
   _globals['_ESTIMATES']._serialized_end=1389
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

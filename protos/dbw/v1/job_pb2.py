@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'dbw/v1/job.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -63,4 +63,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ESTIMATION']._serialized_end=1225
   _globals['_JOB']._serialized_start=1228
   _globals['_JOB']._serialized_end=1522
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'dbw/v1/parameter_server.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -85,4 +85,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERSTATUS']._serialized_end=2342
   _globals['_PARAMETERSERVERSERVICE']._serialized_start=3029
   _globals['_PARAMETERSERVERSERVICE']._serialized_end=3605
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'dbw/v1/sync_mode.proto'
 )
-# protoc_insertion_point(imports)
+# @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -34,4 +34,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._serialized_options = b'P\001Z\014dbw/v1;dbwv1'
   _globals['_SYNCMODE']._serialized_start=34
   _globals['_SYNCMODE']._serialized_end=146
-# protoc_insertion_point(module_scope)
+# @@protoc_insertion_point(module_scope)
