@@ -126,7 +126,7 @@ class Training:
 
     def __init__(self, options: DemoOptions, policy: str, controller: Service, folder: Path, started: Services) -> None:
         self._options, self._policy, self._controller, self._services = options, policy, controller, started
-        self._name = re.sub("[:/]", "-", policy)
+        self._name = job_name(policy)
         self._folder = folder / self._name
         self._log = self._folder / "training.jsonl"
 
@@ -188,6 +188,11 @@ class Training:
         model = load_model(options.model)
         model.load_state_dict(found[1]["model"])
         return accuracy(model, datasets.load(options.dataset, options.data_dir or datasets.default_folder()).held_out)
+
+
+def job_name(policy: str) -> str:
+    """What a training under a policy is called: its job and its files."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", policy).lstrip("._-")
 
 
 def address_of(service: Service) -> str:
