@@ -33,11 +33,11 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Arrivals, GradientMoments, IterationSummary, Membership
 from dbw_controller.client.settings import split_state
 from dbw_controller.core import reports as events
-from dbw_controller.core.job import STATE_VERSION, Job
+from dbw_controller.core.job import Job
+from dbw_controller.core.job_state import STATE_VERSION
 from dbw_controller.core.policies import Dbw, create_policy
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server.app import ControllerOptions, serve
-from dbw_controller.server.store import encode
 from dbw_controller.wire.messages import spec_message
 
 REPETITIONS, CALLS = 40, 25
@@ -130,7 +130,7 @@ def learnt_state(workers: int, rows: Sequence[int]) -> bytes:
     for _ in range(MATURE):
         for h in rows:
             job.durations.add(h, 1, arrival_times(rng, workers, h), 0.0)
-    data = encode(job.learnt())
+    data = job.learnt()
     header = pb.JobStateHeader(format_version=STATE_VERSION, total_bytes=len(data), sha256=sha256(data).digest())
     return pb.ExportJobStateResponse(header=header, data=data).SerializeToString()
 

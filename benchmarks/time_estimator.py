@@ -8,7 +8,6 @@ and only its parameters changed; those whose results are off by more than 0.1 % 
 
 import importlib
 import multiprocessing
-import os
 import resource
 import sys
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import quadprog
@@ -76,11 +76,12 @@ def full_estimator(
 def uncompiled_durations() -> ModuleType:
     """The same module as on a machine without numba."""
     own = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("dbw_controller")}
-    os.environ["DBW_CONTROLLER_COMPILE"] = "0"
+    numba: Any = importlib.import_module("numba")
+    numba.config.DISABLE_JIT = 1
     try:
         return importlib.import_module("dbw_controller.core.estimators.durations")
     finally:
-        del os.environ["DBW_CONTROLLER_COMPILE"]
+        numba.config.DISABLE_JIT = 0
         sys.modules.update(own)
 
 
@@ -105,7 +106,7 @@ def general(solver: str, workers: int, iterations_at_every_k: int, errors: dict[
         add()
         return problem.solve(grid.weight, grid.mean)
 
-    isotonic.settle(grid)
+    isotonic.update(grid)
     found = problem.solve(grid.weight, grid.mean)
     errors[solver] = float(np.max(np.abs(found / grid.value - 1)))
     return call

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dbw_controller.core.estimators.forecast import Ended
+from dbw_controller.core.estimators.forecast import IterationTimes
 from dbw_controller.core.reports import Arrivals, EndCause, IterationSummary, Report
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster, Iteration
@@ -32,10 +32,10 @@ class Timeline:
         """How long a worker takes for a gradient, where that does not depend on when it begins."""
         return self._delay.seconds(worker, version, 0.0, draws_of(self._seed, worker, version)[1])
 
-    def iterate(self, k: int, deadline: float | None = None) -> tuple[Ended, list[Arrivals]]:
+    def iterate(self, k: int, deadline: float | None = None) -> tuple[IterationTimes, list[Arrivals]]:
         """Go through an iteration."""
         done = self._cluster.iterate(k, deadline)
-        return Ended(done.end.iteration, done.published, done.end.seconds), self._batches(done, numbered=True)
+        return IterationTimes(done.end.iteration, done.published, done.end.seconds), self._batches(done, numbered=True)
 
     def report(self, k: int, deadline: float | None = None, numbered: bool = True, **fields: Any) -> Report:
         """Go through an iteration, and report it. Some fields of the summary have to be given."""

@@ -12,7 +12,7 @@ from dbw_controller.client.conversation import Conversation
 from dbw_controller.core.policies import DEFAULT
 from dbw_controller.core.spec import SyncMode
 from dbw_ps.aggregate import Aggregate
-from dbw_ps.checkpoint import CheckpointFolder, CheckpointFolderError, CheckpointWriter
+from dbw_ps.checkpoint import CheckpointFolder, CheckpointWriter
 from dbw_ps.decisions import Decider, spec_of
 from dbw_ps.embedded import EmbeddedTrainingJob
 from dbw_ps.members import Members
@@ -26,6 +26,7 @@ from dbw_ps.service import ParameterServerService, Terms
 from dbw_ps.trainer import HopelessError, Plan, Trainer
 from dbw_ps.training_log import TrainingLog
 from dbw_runtime.configuration import UsageError, WrongValueError, run_program
+from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
 from dbw_runtime.server import run
@@ -38,7 +39,7 @@ by the same policies (--policy). Options come from flags, then environment varia
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until training is over, or SIGTERM."""
-    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, CheckpointFolderError, HopelessError)
+    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, FolderError, HopelessError)
 
 
 def serve(options: PsOptions) -> None:

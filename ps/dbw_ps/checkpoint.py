@@ -1,12 +1,11 @@
 """Checkpoints of a parameter server in a folder. A process may be killed at any line of this.
 
-A file is written under another name, flushed to the disk, and gets its name in one step. It is what `torch.save`
-writes, so that `torch.load` opens it anywhere, and ends with a digest of the rest as the comment of the zip archive:
-torch does not look at the check sums that the archive has, and would load parameters that a failing disk has changed.
+A file is what `torch.save` writes, so that `torch.load` opens it anywhere, and ends with a digest of the rest as the
+comment of the zip archive: torch does not look at the check sums that the archive has, and would load parameters that a
+failing disk has changed.
 """
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -20,18 +19,13 @@ from typing import IO, Any
 
 import torch
 
-from dbw_runtime.files import flush_folder
+from dbw_runtime.durable import TEMPORARY, FolderError, atomic_write, flush, lock_folder, set_aside, unusable
 
 log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 NAME = re.compile(r"checkpoint-(\d{12})\.pt")
-TEMPORARY = ".tmp"
 DIGEST_BYTES, CHUNK_BYTES = 64, 2**20
 RETRY_SECONDS = 10.0  # a disk that fails is given some time
-
-
-class CheckpointFolderError(Exception):
-    """A folder cannot be used to keep checkpoints in; the text says what to do."""
 
 
 class CheckpointFolder:
@@ -39,25 +33,9 @@ class CheckpointFolder:
 
     def __init__(self, path: Path, keep: int = 3) -> None:
         assert keep >= 1
-        self._path, self._keep = path, keep
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / "lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise CheckpointFolderError(_cannot_be_used(path, error)) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for leftover in path.glob(f"checkpoint-*{TEMPORARY}"):
-                leftover.unlink()
-            self._try_to_write()
-        except BlockingIOError:
-            os.close(self._lock)
-            raise CheckpointFolderError(
-                f"another parameter server uses {path}; give each one a folder of its own"
-            ) from None
-        except OSError as error:
-            os.close(self._lock)
-            raise CheckpointFolderError(_cannot_be_used(path, error)) from error
+        self._path, self._keep, self._lock = path, keep, lock_folder(path, "parameter server")
+        for leftover in path.glob(f"checkpoint-*{TEMPORARY}"):
+            leftover.unlink()
 
     def write(self, iteration: int, state: dict[str, Any]) -> Path:
         """Add the checkpoint of an iteration. Others stay as they are, unless it is complete and they are too many.
@@ -67,15 +45,10 @@ class CheckpointFolder:
         assert 0 <= iteration < 10**12
         assert "format_version" not in state
         path = self._path / f"checkpoint-{iteration:012}.pt"
-        temporary = path.with_name(path.name + TEMPORARY)
-        try:
-            _write(temporary, {"format_version": FORMAT_VERSION, **state})
+        with atomic_write(path) as file:
+            _write(file, {"format_version": FORMAT_VERSION, **state})
+            flush(file)  # if that fails, others are still there
             self._set_later_ones_aside(iteration)
-            temporary.replace(path)
-        except BaseException:
-            _remove(temporary)
-            raise
-        flush_folder(self._path)
         for _, old in self._all()[self._keep :]:
             _remove(old)
         return path
@@ -91,44 +64,29 @@ class CheckpointFolder:
                 try:
                     state = _read(path)
                 except _UnusableError as error:
-                    aside = self._set_aside(path, error.kind)
+                    aside = set_aside(path, error.kind)
                     log.warning("a checkpoint cannot be used and was set aside as %s: %s", aside, error)
                 else:
                     return iteration, state
         except OSError as error:
-            raise CheckpointFolderError(_cannot_be_used(self._path, error)) from error
+            raise unusable(self._path, error) from error
         return None
 
     def _set_later_ones_aside(self, iteration: int) -> None:
         """Set aside the checkpoints of later iterations, which `newest` would prefer to those that come now."""
         for later, path in self._all():
             if later > iteration:
-                aside = self._set_aside(path, "abandoned")
+                aside = set_aside(path, "abandoned")
                 log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
 
     def close(self) -> None:
         """Let another process use the folder."""
-        os.close(self._lock)
+        self._lock.close()
 
     def _all(self) -> list[tuple[int, Path]]:
         """Iterations and their files, the newest first."""
         found = [(match, path) for path in self._path.iterdir() if (match := NAME.fullmatch(path.name))]
         return sorted(((int(match[1]), path) for match, path in found), reverse=True)
-
-    def _set_aside(self, path: Path, kind: str) -> Path:
-        """Keep a checkpoint for somebody to look at, out of the way of others."""
-        number = 1
-        while (aside := path.with_name(f"{path.name}.{kind}-{number}")).exists():
-            number += 1
-        path.rename(aside)
-        flush_folder(self._path)
-        return aside
-
-    def _try_to_write(self) -> None:
-        """Notice at once that files cannot be added, not when there is something to save."""
-        attempt = self._path / f"checkpoint-attempt{TEMPORARY}"
-        attempt.touch()
-        attempt.unlink()
 
 
 class CheckpointWriter:
@@ -208,17 +166,14 @@ class _UnusableError(Exception):
         self.kind = kind
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
+def _write(file: IO[bytes], content: dict[str, Any]) -> None:
     try:
-        with path.open("w+b") as file:
-            torch.save(content, file)
-            if strangers := torch.serialization.get_unsafe_globals_in_checkpoint(_at(file, 0)):
-                raise TypeError(f"a state with {', '.join(strangers)} could not be loaded; use plain types and tensors")
-            file.seek(-2, os.SEEK_END)  # a zip archive ends with the length of its comment, and torch writes none
-            file.write(struct.pack("<H", DIGEST_BYTES))
-            file.write(_digest(file, file.tell()))
-            file.flush()
-            os.fsync(file.fileno())
+        torch.save(content, file)
+        if strangers := torch.serialization.get_unsafe_globals_in_checkpoint(_at(file, 0)):
+            raise TypeError(f"a state with {', '.join(strangers)} could not be loaded; use plain types and tensors")
+        file.seek(-2, os.SEEK_END)  # a zip archive ends with the length of its comment, and torch writes none
+        file.write(struct.pack("<H", DIGEST_BYTES))
+        file.write(_digest(file, file.tell()))
     except RuntimeError as error:  # which torch makes of a write that fails
         reason = error.__context__
         raise reason if isinstance(reason, OSError) else OSError(errno.EIO, str(error)) from error
@@ -237,7 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
         try:
             content: dict[str, Any] = torch.load(_at(file, 0), map_location="cpu", weights_only=True)
         except Exception as error:
-            raise CheckpointFolderError(
+            raise FolderError(
                 f"{path} is undamaged, but torch {torch.__version__} cannot load it: {error}; provide what is missing, "
                 "or move it away to go on from an older one"
             ) from error
@@ -267,7 +222,3 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         log.warning("%s cannot be deleted: %s", path, error)
-
-
-def _cannot_be_used(path: Path, error: OSError) -> str:
-    return f"{path} cannot be used for checkpoints: {error}; give a folder that this program may write to"

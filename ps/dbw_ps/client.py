@@ -26,6 +26,7 @@ from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
 from dbw_ps import messages, pieces
 from dbw_ps.model import Layout
 from dbw_ps.tensors import bytes_of, vector_over
+from dbw_runtime.backoff import backoff
 from dbw_runtime.channel import Connection
 from dbw_runtime.failure import describe, reason_of
 
@@ -35,6 +36,7 @@ SERVICE = "/dbw.v1.ParameterServerService/"
 FINAL = ("SESSION_REPLACED", "MODEL_DIFFERS", "INVALID_VALUE", "UNAUTHENTICATED", "NOT_OWNER", "NOT_SUPPORTED")
 CALL_SECONDS = 30.0
 LEAVE_SECONDS = 2.0  # who leaves does not wait for what stands still
+FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0  # seconds between attempts to join again
 
 
 class LinkError(Exception):
@@ -141,7 +143,7 @@ class ParameterServer:
         self._session: pb.JoinResponse | None = None
         self._subscription: Subscription | None = None
         self._newest = -1
-        self._failures, self._was_there = 0, False
+        self._delays, self._was_there = backoff(FIRST_DELAY, LONGEST_DELAY), False
         self._lost_at: float | None = None  # since when the server is away
         self._told_end = False  # whether a heartbeat's answer said that training is over
         self._news = threading.Condition()  # about anything that somebody who computes may wait for
@@ -177,7 +179,7 @@ class ParameterServer:
             except (grpc.RpcError, OSError) as error:
                 self._lost(error)
             else:
-                self._failures = 0
+                self._delays = backoff(FIRST_DELAY, LONGEST_DELAY)
                 return found
 
     @property
@@ -334,8 +336,7 @@ class ParameterServer:
         if not self._was_there:
             text = "the parameter server %s cannot be reached, trying again; does it run, and use TLS as we do? %s"
         log.log(level, text, self._connection.target, describe(error), extra={"worker_id": self._worker_id})
-        self._closing.wait(min(0.05 * 2**self._failures, 2.0))
-        self._failures = min(self._failures + 1, 10)
+        self._closing.wait(next(self._delays))
 
     def _settings(self, seconds: float = CALL_SECONDS) -> dict[str, Any]:
         return {"timeout": seconds, "metadata": self._connection.metadata()}

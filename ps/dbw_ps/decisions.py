@@ -1,20 +1,18 @@
 """Where k comes from: a controller, or the same policies in this process."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Protocol, Unpack
 
 from dbw.v1.iteration_pb2 import Decision, EndCause
 from dbw.v1.job_pb2 import JobSpec as JobSpecMessage
 from dbw_controller.client import Summary
 from dbw_controller.client.settings import whole_state
-from dbw_controller.core.errors import JobError
-from dbw_controller.core.policies import POLICIES, Policy, create_policy
 from dbw_controller.core.spec import JobSpec, SyncMode
+from dbw_controller.named_policies import policy_from
 from dbw_controller.wire import messages
 from dbw_ps.aggregate import Moments
 from dbw_ps.rounds import Arrival, End
-from dbw_runtime.configuration import WrongValueError
 
 
 class Decider(Protocol):
@@ -62,22 +60,6 @@ class Decider(Protocol):
     async def close(self, delete: bool = False) -> None:
         """Stop; the job is deleted where training is over."""
         ...
-
-
-def policy_from(text: str) -> Policy:
-    """The policy that an option names: `dbw`, `static:8`, `adasync:initial_k=2`."""
-    name, _, rest = text.partition(":")
-    try:
-        parameters = {}
-        for i, part in enumerate(filter(None, rest.split(","))):
-            key, equals, value = part.rpartition("=")
-            if not equals and i == 0 and name in POLICIES:
-                key = next((field.name for field in fields(POLICIES[name])), "")  # type: ignore[arg-type]
-            parameters[key.strip()] = float(value)
-        return create_policy(name, parameters)
-    except (JobError, ValueError) as error:
-        expected = f"one of {', '.join(POLICIES)}, with parameters such as static:8 or dbw:loss_increase_factor=1.05"
-        raise WrongValueError("policy", text, f"{expected} ({error})") from None
 
 
 def spec_of(policy: str | None, sync_mode: SyncMode, sample_half_life: float | None = None) -> JobSpecMessage:

@@ -18,6 +18,7 @@ from torch.optim import lr_scheduler
 
 from dbw_ps.model import FlatModel
 from dbw_runtime.configuration import KINDS, WrongValueError
+from dbw_runtime.parameters import Parameter, split_parameters
 
 MEASURED_EVERY = 10  # steps
 BLOCK = 1 << 18  # elements that are float64 at a time when a step is measured
@@ -51,8 +52,8 @@ class Spec:
 
     def __init__(self, option: Literal["optimizer", "schedule"], text: str) -> None:
         self.option, self.text = option, text
-        name, colon, rest = text.partition(":")
-        name = name.strip().lower()
+        name, parameters = split_parameters(text)
+        name = name.lower()
         usable = ", ".join(known for known in KNOWN[option] if known not in REFUSED)
         if name in REFUSED and name in KNOWN[option]:
             raise self.wrong(f"one of {usable}; {name} cannot be used here: {REFUSED[name]}")
@@ -60,28 +61,29 @@ class Spec:
             raise self.wrong(f"NAME or NAME:key=value,key=value with a name out of {usable}")
         self.kind: Callable[..., Any] = KNOWN[option][name]
         self.name = KNOWN[option][name].__name__
-        self.arguments = self._arguments(name, rest.split(",") if colon else [])
+        self.arguments = self._arguments(name, parameters)
 
     def wrong(self, expected: str) -> WrongValueError:
         """What to raise if something about the text is wrong."""
         return WrongValueError(self.option, self.text, expected)
 
-    def _arguments(self, name: str, pairs: list[str]) -> dict[str, object]:
+    def _arguments(self, name: str, parameters: list[Parameter]) -> dict[str, object]:
         names = [key for key in inspect.signature(self.kind).parameters if key not in WITHHELD]
         hints = get_type_hints(self.kind.__init__, localns=vars(collections.abc))
         canonical = {key.lower(): key for key in names}
         arguments: dict[str, object] = {}
-        for pair in pairs:
-            key, equals, value = (part.strip() for part in pair.partition("="))
-            parameter = canonical.get(key.lower())
-            if parameter is None or not equals:
-                raise self.wrong(f"{name}:key=value,key=value with keys out of {', '.join(canonical)}; {pair!r} is not")
+        for given in parameters:
+            key, value = (given.key or "").lower(), given.value
+            parameter = canonical.get(key)
+            if parameter is None:
+                form = f"{name}:key=value,key=value with keys out of {', '.join(canonical)}"
+                raise self.wrong(f"{form}; {str(given)!r} is not")
             if parameter in arguments:
-                raise self.wrong(f"without a second {key.lower()}")
+                raise self.wrong(f"without a second {key}")
             try:
                 arguments[parameter] = _value(value, hints[parameter])
             except ValueError:
-                raise self.wrong(f"such that {key.lower()} is {_words(hints[parameter])}, not {value!r}") from None
+                raise self.wrong(f"such that {key} is {_words(hints[parameter])}, not {value!r}") from None
         for key, parameter in canonical.items():
             required = inspect.signature(self.kind).parameters[parameter].default is inspect.Parameter.empty
             if required and parameter not in arguments:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from dbw_controller.client import AsyncDbwClient, Fallback
 from dbw_controller.contract import NAME, NAME_RULE
-from dbw_ps.decisions import policy_from
+from dbw_controller.named_policies import policy_from
 from dbw_ps.model_names import MODELS
 from dbw_runtime.configuration import UsageError, WrongValueError, option
 from dbw_runtime.server import ServerOptions

@@ -11,11 +11,10 @@ from typing import IO, Any
 import msgspec
 
 from dbw_runtime.configuration import UsageError
-from dbw_runtime.files import flush_folder
+from dbw_runtime.durable import TEMPORARY, atomic_write, flush_folder
 
 log = logging.getLogger(__name__)
 MAX_LINE_BYTES = 2**24  # what is longer is no line of ours, and need not fit into memory
-TEMPORARY = ".tmp"
 
 
 class TrainingLog:
@@ -119,8 +118,7 @@ def _remove_from(path: Path, iteration: int) -> None:
         found = _iteration(line)
         return found is not None and found < iteration
 
-    temporary = path.with_name(path.name + TEMPORARY)
-    temporary.unlink(missing_ok=True)  # a killed process may have left it
+    path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)  # a killed process may have left it
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -129,16 +127,9 @@ def _remove_from(path: Path, iteration: int) -> None:
         if all(map(stays, _lines(file))):
             return
         file.seek(0)
-        try:
-            with temporary.open("wb") as copy:
-                copy.writelines(line for line in _lines(file) if stays(line))
-                copy.flush()
-                os.fsync(copy.fileno())
-            shutil.copymode(path, temporary)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with atomic_write(path) as copy:
+            copy.writelines(line for line in _lines(file) if stays(line))
+            shutil.copymode(path, copy.name)
     log.info("the training log %s goes on with iteration %d; what it had from there on was removed", path, iteration)
 
 

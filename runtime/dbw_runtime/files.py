@@ -1,22 +1,12 @@
-"""Files that may change while a program runs, such as certificates that are renewed; and folders that must last."""
+"""Files that may change while a program runs, such as certificates that are renewed."""
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-def flush_folder(path: Path) -> None:
-    """Make what was renamed, added and removed in a folder last over a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ReloadedFiles(Generic[T]):

@@ -25,7 +25,7 @@ def test_the_wheel_has_stubs_types_and_the_proto_files_for_other_languages(wheel
     in_repository = {str(path.relative_to(ROOT / "protos")) for path in (ROOT / "protos/dbw").rglob("*.*")}
     assert {name for name in in_repository if "__pycache__" not in name} <= names
     assert {"dbw/py.typed", "dbw/v1/controller.proto", "dbw/v1/controller_pb2_grpc.pyi"} <= names
-    assert {"dbw_controller/py.typed", "dbw_controller/job.py", "dbw_controller/policies/dbw.py"} <= names
+    assert {"dbw_controller/py.typed", "dbw_controller/core/job.py", "dbw_controller/core/policies/dbw.py"} <= names
     assert {"dbw_runtime/py.typed", "dbw_runtime/cli.py"} <= names
     assert {"dbw_ps/py.typed", "dbw_ps/rounds.py"} <= names
     assert {"dbw_worker/py.typed", "dbw_worker/work.py"} <= names

@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from dbw_runtime.configuration import WrongValueError
-from dbw_runtime.files import flush_folder
+from dbw_runtime.durable import atomic_write
 from dbw_runtime.plugins import Plugin
 
 log = logging.getLogger(__name__)
@@ -158,16 +157,8 @@ def write(name: str, folder: Path, arrays: Arrays) -> Path:
     check(name, arrays)
     folder.mkdir(parents=True, exist_ok=True)
     path = file_of(name, folder)
-    temporary = path.with_name(f"{path.name}.{uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            np.savez(file, **arrays._asdict())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    flush_folder(folder)
+    with atomic_write(path, shared=True) as file:
+        np.savez(file, **arrays._asdict())
     return path
 
 

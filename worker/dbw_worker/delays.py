@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from numpy.random import Generator
 
+from dbw_runtime.parameters import split_parameters
+
 LONGEST = 1e9  # seconds, 31 years: a longer delay is cut to it, because timers refuse it and clocks lose their digits
 
 
@@ -147,8 +149,8 @@ def _term(text: str, forms: Mapping[str, Form], folder: Path) -> _Term:
 
 def _split(text: str, forms: Mapping[str, Form]) -> tuple[str, list[str], dict[str, str]]:
     """Take a text apart that is written like one of the examples: its name, values and keys."""
-    name, _, rest = (piece.strip() for piece in text.partition(":"))
-    name, parts = name.lower(), [part.strip() for part in rest.split(",")] if rest else []
+    name, parts = split_parameters(text)
+    name = name.lower()
     if name not in forms:
         raise ValueError(f"needs to begin with one of {', '.join(forms)}")
     needs, example, _ = forms[name]
@@ -158,11 +160,10 @@ def _split(text: str, forms: Mapping[str, Form]) -> tuple[str, list[str], dict[s
         raise ValueError(f"needs {needs}, such as {example}")
     keys: dict[str, str] = {}
     for part in parts[count:]:
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if key not in known or key in keys or not equals:
-            raise ValueError(f"needs one of {', '.join(known)}, each once, instead of {part!r}, such as {example}")
-        keys[key] = value
-    return name, parts[:count], keys
+        if part.key is None or part.key not in known or part.key in keys:
+            raise ValueError(f"needs one of {', '.join(known)}, each once, instead of {str(part)!r}, such as {example}")
+        keys[part.key] = part.value
+    return name, [str(part) for part in parts[:count]], keys  # the name of a file may have a =
 
 
 def _number(text: str) -> float:

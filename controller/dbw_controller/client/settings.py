@@ -1,8 +1,8 @@
 """What both clients have in common: where the controller is, and how patient they are with it."""
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 from dbw.v1.controller_pb2 import ExportJobStateResponse, ImportJobStateRequest
 from dbw_controller.client.conversation import Fallback
 from dbw_controller.contract import PIECE_BYTES
+from dbw_runtime.backoff import backoff
 from dbw_runtime.channel import Connection
 
 # Attempts to attach are this far apart, and wait this long for an answer. Nobody waits for them to succeed.
@@ -42,12 +43,8 @@ class ClientSettings:
 
 
 def delays() -> Iterator[float]:
-    """How long to wait before each attempt: longer and longer, and not all at the same time."""
-    yield 0.0
-    delay = FIRST_DELAY
-    while True:
-        yield delay * random.uniform(0.5, 1.0)
-        delay = min(2 * delay, LONGEST_DELAY)
+    """Seconds to wait before each attempt, of which the first comes at once."""
+    return chain([0.0], backoff(FIRST_DELAY, LONGEST_DELAY))
 
 
 def join_state(pieces: Sequence[ExportJobStateResponse]) -> bytes:

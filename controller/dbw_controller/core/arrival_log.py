@@ -4,14 +4,14 @@ A sample t_{h,i} of iteration t needs h = k_{t−1}. Arrivals may be repeated, c
 known what h was; here each one makes at most one sample, as soon as h is known.
 """
 
-from typing import Any, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from dbw_controller.core import plain
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import Arrivals
+from dbw_controller.core.reports import MAX_WORKERS, Arrivals
+from dbw_controller.core.state import Count, K, Real
 
 # Arrivals of iterations that are further away from the next one to end are ignored.
 REMEMBERED_ITERATIONS = 1024
@@ -35,15 +35,31 @@ class Entry(Struct):
     k: int | None = None  # None while it has not ended
     ranks: int = 0  # bit i−1: the i-th arrival has been reported
 
-    def as_plain(self) -> list[Any]:
-        """The entry as plain data."""
-        return [self.previous_k, self.k, f"{self.ranks:x}"]
 
-    @classmethod
-    def from_plain(cls, data: list[Any]) -> Self:
-        """The entry that plain data describe."""
-        previous_k, k, ranks = data
-        return cls(plain.optional(plain.integer, previous_k), plain.optional(plain.integer, k), int(ranks, 16))
+class EntryState(Struct, frozen=True, array_like=True):
+    """An entry, with its ranks as a hexadecimal number."""
+
+    iteration: Count
+    previous_k: K | None
+    k: K | None
+    ranks: Annotated[str, Meta(pattern="^[0-9a-f]+$", max_length=MAX_WORKERS // 4)]
+
+
+class WaitingState(Struct, frozen=True, array_like=True):
+    """Arrivals of consecutive ranks whose h is not known yet."""
+
+    iteration: Count
+    first: K
+    seconds: Annotated[list[Real], Meta(max_length=MAX_WORKERS)]
+
+
+class ArrivalLogState(Struct, frozen=True):
+    """All that an arrival log knows."""
+
+    next: Count
+    entries: Annotated[list[EntryState], Meta(max_length=4 * REMEMBERED_ITERATIONS)]
+    waiting: list[WaitingState]
+    ended_without_late: Count
 
 
 class ArrivalLog:
@@ -129,22 +145,22 @@ class ArrivalLog:
     def _is_near(self, iteration: int) -> bool:
         return abs(iteration - self._center) <= REMEMBERED_ITERATIONS
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that is known, as plain data."""
-        entries = [[i, *entry.as_plain()] for i, entry in self._entries.items()]
-        waiting = [[i, first, seconds.tolist()] for i, parts in self._waiting.items() for first, seconds in parts]
-        late = self.ended_without_late
-        return {"next": self._next, "entries": entries, "waiting": waiting, "ended_without_late": late}
+    def snapshot(self) -> ArrivalLogState:
+        """All that is known."""
+        entries = [EntryState(i, entry.previous_k, entry.k, f"{entry.ranks:x}") for i, entry in self._entries.items()]
+        waiting = [WaitingState(i, first, times.tolist()) for i, runs in self._waiting.items() for first, times in runs]
+        return ArrivalLogState(self._next, entries, waiting, self.ended_without_late)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that is known by what a snapshot holds."""
-        self._entries = {plain.integer(i): Entry.from_plain(entry) for i, *entry in state["entries"]}
+    def restore(self, state: ArrivalLogState) -> None:
+        """Replace all that is known by a state."""
+        self._entries = {
+            entry.iteration: Entry(entry.previous_k, entry.k, int(entry.ranks, 16)) for entry in state.entries
+        }
         self._waiting = {}
-        for i, first, seconds in state["waiting"]:
-            times = np.array([plain.real(time) for time in seconds])
-            self._waiting.setdefault(plain.integer(i), []).append((plain.integer(first, 1), times))
-        self._next = self._center = plain.integer(state["next"])
-        self.ended_without_late = plain.integer(state["ended_without_late"])
+        for run in state.waiting:
+            self._waiting.setdefault(run.iteration, []).append((run.first, np.array(run.seconds)))
+        self._next = self._center = state.next
+        self.ended_without_late = state.ended_without_late
 
 
 def _fresh(entry: Entry, preceding: int, seconds: Array) -> list[tuple[int, Array]]:

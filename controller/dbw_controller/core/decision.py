@@ -1,15 +1,14 @@
 """What a job answers: how many gradients to wait for, and why."""
 
-from typing import Any, Self
+from typing import Annotated
 
-from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec import Meta, Struct
 
-from dbw_controller.core import plain
 from dbw_controller.core.estimators.durations import Durations
 from dbw_controller.core.estimators.gain import GainEstimate
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reasons import Input, Reason
+from dbw_controller.core.state import Count, K, Name, Real, pack, unpack
 
 
 class Estimates(Struct, frozen=True, eq=False):
@@ -34,41 +33,52 @@ class Decision(Struct, frozen=True):
     deadline_seconds: float | None = None  # end the iteration then with what has arrived
     missing_inputs: frozenset[Input] = frozenset()
 
-    def as_plain(self) -> dict[str, Any]:
-        """The decision as plain data."""
+    def snapshot(self) -> "DecisionState":
+        """The decision as a state."""
         why = self.estimates
-        return {
-            "iteration": self.iteration,
-            "k": self.k,
-            "reason": self.reason.name,
-            "live_workers": self.live_workers,
-            "unbounded_k": self.unbounded_k,
-            "deadline_seconds": self.deadline_seconds,
-            "missing_inputs": sorted(item.name for item in self.missing_inputs),
-            "gain": list(astuple(why.gain)),
-            "gains": None if why.gains is None else plain.packed(why.gains),
-            "durations": None if why.durations is None else [plain.packed(column) for column in why.durations],
-            "loss": why.loss,
-            "explanation": why.explanation,
-        }
+        return DecisionState(
+            iteration=self.iteration,
+            k=self.k,
+            reason=self.reason.name,
+            live_workers=self.live_workers,
+            unbounded_k=self.unbounded_k,
+            deadline_seconds=self.deadline_seconds,
+            missing_inputs=sorted(item.name for item in self.missing_inputs),
+            gain=why.gain,
+            gains=None if why.gains is None else pack(why.gains),
+            durations=None if why.durations is None else [pack(column) for column in why.durations],
+            loss=why.loss,
+            explanation=why.explanation,
+        )
 
-    @classmethod
-    def from_plain(cls, data: dict[str, Any]) -> Self:
-        """The decision that plain data describe."""
-        gains, durations = data["gains"], data["durations"]
-        return cls(
-            iteration=plain.integer(data["iteration"]),
-            k=plain.integer(data["k"], 1),
-            reason=Reason[data["reason"]],
-            live_workers=plain.integer(data["live_workers"]),
-            unbounded_k=plain.optional(plain.integer, data["unbounded_k"]),
-            deadline_seconds=plain.optional(plain.real, data["deadline_seconds"]),
-            missing_inputs=frozenset(Input[name] for name in data["missing_inputs"]),
-            estimates=Estimates(
-                gain=GainEstimate(*(plain.optional(plain.real, part) for part in data["gain"])),
-                gains=plain.optional(plain.unpacked, gains),
-                durations=None if durations is None else Durations(*map(plain.unpacked, durations)),
-                loss=plain.optional(plain.real, data["loss"]),
-                explanation=str(data["explanation"]),
-            ),
+
+class DecisionState(Struct, frozen=True):
+    """A decision that can be asked for again."""
+
+    iteration: Count
+    k: K
+    reason: Name
+    live_workers: Count
+    unbounded_k: K | None
+    deadline_seconds: Real | None
+    missing_inputs: Annotated[list[Name], Meta(max_length=len(Input))]
+    gain: GainEstimate
+    gains: bytes | None
+    durations: Annotated[list[bytes], Meta(min_length=3, max_length=3)] | None
+    loss: Real | None
+    explanation: str
+
+    def decision(self) -> Decision:
+        """The decision that the snapshot was taken of."""
+        durations = None if self.durations is None else Durations(*map(unpack, self.durations))
+        gains = None if self.gains is None else unpack(self.gains)
+        return Decision(
+            iteration=self.iteration,
+            k=self.k,
+            reason=Reason[self.reason],
+            live_workers=self.live_workers,
+            unbounded_k=self.unbounded_k,
+            deadline_seconds=self.deadline_seconds,
+            missing_inputs=frozenset(Input[name] for name in self.missing_inputs),
+            estimates=Estimates(self.gain, gains, durations, self.loss, self.explanation),
         )

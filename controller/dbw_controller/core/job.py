@@ -4,30 +4,35 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 """
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from itertools import compress
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec import Raw
 
-from dbw_controller.core import plain
 from dbw_controller.core.arrival_log import ArrivalLog, Sample
 from dbw_controller.core.decision import Decision, Estimates
 from dbw_controller.core.errors import (
     DecisionNotFoundError,
     StaleIterationError,
-    StateFormatUnknownError,
     damaged_state,
 )
 from dbw_controller.core.estimators.durations import DurationEstimator, Solver
 from dbw_controller.core.estimators.gain import GainEstimator
-from dbw_controller.core.policies import Choice, Dbw, DbwPlus, LearningPolicy, Memory, Observation
+from dbw_controller.core.job_state import (
+    REMEMBERED_DECISIONS,
+    STATE_VERSION,
+    JobState,
+    LearntState,
+    PastIteration,
+    read_state,
+)
+from dbw_controller.core.policies import Choice, LearningPolicy, Memory, Observation, Policy
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import (
     MAX_ITERATION,
-    MAX_WORKERS,
     Arrivals,
     GradientMoments,
     IterationSummary,
@@ -35,28 +40,11 @@ from dbw_controller.core.reports import (
     Report,
 )
 from dbw_controller.core.spec import JobSpec, SyncMode
+from dbw_controller.core.state import encode
 from dbw_controller.core.validation import integer
 
-# The format of snapshots and of what was learnt. A job reads all formats up to its own.
-STATE_VERSION = 1
-# Decisions that can be asked for again.
-REMEMBERED_DECISIONS = 64
-# After so many iterations some late worker should have been heard of.
+# After this many iterations some late worker should have reported.
 LATE_ITERATIONS = 100
-
-
-class Ended(Struct, frozen=True):
-    """An iteration that ended."""
-
-    iteration: int
-    k: int
-    loss: float | None  # None if it was not reported, or not finite
-
-    @classmethod
-    def from_plain(cls, data: list[Any]) -> Self:
-        """The iteration that plain data describe."""
-        iteration, k, loss = data
-        return cls(plain.integer(iteration), plain.integer(k), plain.optional(plain.real, loss))
 
 
 class Job:
@@ -83,12 +71,12 @@ class Job:
         self._time_offset = 0
         self._log = ArrivalLog()
         self._log.begin(self._iteration)
-        self._last: Ended | None = None
-        self._before_last: Ended | None = None
+        self._last: PastIteration | None = None
+        self._before_last: PastIteration | None = None
         self._first_loss: float | None = None
         self._loss: float | None = None
-        self._missing: frozenset[Input] = frozenset()  # what the last summary did not tell
-        self._numbered = True  # whether the last arrivals told their workers' numbers
+        self._missing: frozenset[Input] = frozenset()  # what the last summary did not report
+        self._numbered = True  # whether the last arrivals had worker numbers
         self._decisions: dict[int, Decision] = {}
         self._decide()
 
@@ -140,7 +128,7 @@ class Job:
         while self._last is not None and self._last.iteration >= iteration:
             self._last, self._before_last = self._before_last, None
             self._loss = None if then is None else then.estimates.loss
-        self._memory.begin(anew=iteration == 0)
+        self._memory.reset(new_training=iteration == 0)
         if iteration == 0:
             self.gain = GainEstimator(self.spec.averaging_window)
             self._first_loss = self._loss = None
@@ -187,7 +175,7 @@ class Job:
         if loss is not None:
             self._loss = loss
             self._first_loss = loss if self._first_loss is None else self._first_loss
-        self._before_last, self._last = self._last, Ended(summary.iteration, summary.k, loss)
+        self._before_last, self._last = self._last, PastIteration(summary.iteration, summary.k, loss)
         self._missing = _missing_from(summary)
         self._iteration = summary.iteration + 1
         self.learnt_iterations += 1
@@ -275,96 +263,91 @@ class Job:
     def _missing_inputs(self) -> frozenset[Input]:
         if self.learnt_iterations == 0:
             return frozenset()
-        missing = self._untold()
+        missing = self._unreported()
         interrupted = self.spec.sync_mode is SyncMode.PUSH_INTERRUPT  # nobody finishes late
         if not interrupted and self._log.ended_without_late > LATE_ITERATIONS:
             missing = missing | {Input.LATE_ARRIVALS}
         return self.spec.policy.inputs & missing
 
-    def _untold(self) -> frozenset[Input]:
+    def _unreported(self) -> frozenset[Input]:
         return self._missing if self._numbered else self._missing | {Input.WORKER_NUMBERS}
 
-    def learnt(self) -> dict[str, Any]:
-        """What the job has learnt, as plain data: for another job to adopt, or this one after a loss."""
-        self.catch_up()
-        return {
-            "version": STATE_VERSION,
-            "learnt_iterations": self.learnt_iterations,
-            "workers": self._sampled_workers,
-            "first_loss": self._first_loss,
-            "loss": self._loss,
-            "gain": self.gain.snapshot(),
-            "durations": self.durations.snapshot(self._time()),
-            "policy": type(self.spec.policy).__name__,
-            "memory": self._memory.snapshot(),
-        }
+    def learnt(self) -> bytes:
+        """What the job has learnt, encoded: for another job to adopt, or this one after a loss."""
+        return encode(self._learnt())
 
-    def adopt(self, learnt: dict[str, Any]) -> Decision:
-        """Replace what the job has learnt, and decide anew for its iteration. A damaged state changes nothing."""
+    def _learnt(self) -> LearntState:
+        self.catch_up()
+        return LearntState(
+            version=STATE_VERSION,
+            learnt_iterations=self.learnt_iterations,
+            workers=self._sampled_workers,
+            first_loss=self._first_loss,
+            loss=self._loss,
+            gain=self.gain.snapshot(),
+            durations=self.durations.snapshot(self._time()),
+            policy=type(self.spec.policy).__name__,
+            memory=Raw(encode(self._memory.snapshot())),
+        )
+
+    def adopt(self, learnt: bytes) -> Decision:
+        """Replace what the job has learnt, and decide again for its iteration. A damaged state changes nothing."""
         with damaged_state():
-            _require_version(learnt)
-            self._learn(learnt)
+            self._learn(read_state(learnt, LearntState))
         self.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
-        self._memory.begin(anew=False)
+        self._memory.reset(new_training=False)
         self._last = self._before_last = None
         return self._decide()
 
-    def _learn(self, learnt: dict[str, Any]) -> None:
+    def _learn(self, learnt: LearntState) -> None:
         gain = GainEstimator(self.spec.averaging_window)
-        gain.restore(learnt["gain"])
+        gain.restore(learnt.gain)
         durations = self._duration_estimator(self._solver)
         durations.grow(self.durations.workers)  # arrivals of as many ranks may wait
-        durations.restore(learnt["durations"], self._time())
-        learnt_iterations = plain.integer(learnt["learnt_iterations"], 0, MAX_ITERATION)
-        first_loss, loss = (plain.optional(plain.real, learnt[name]) for name in ("first_loss", "loss"))
-        workers = None if learnt["workers"] is None else plain.integer(learnt["workers"], 1, MAX_WORKERS)
+        durations.restore(learnt.durations, self._time())
         memory = self._new_memory()
-        if learnt.get("policy") == type(self.spec.policy).__name__:  # other policies learn something else
-            memory.restore(learnt["memory"])
-        self._memory = memory
-        self.gain, self.durations, self.learnt_iterations = gain, durations, learnt_iterations
-        self._sampled_workers = workers
-        self._first_loss, self._loss = first_loss, loss
+        if learnt.policy == type(self.spec.policy).__name__:  # other policies learn something else
+            memory.restore(learnt.memory)
+        self.gain, self.durations, self._memory = gain, durations, memory
+        self.learnt_iterations, self._sampled_workers = learnt.learnt_iterations, learnt.workers
+        self._first_loss, self._loss = learnt.first_loss, learnt.loss
 
-    def snapshot(self) -> dict[str, Any]:
-        """The whole job, as plain data."""
-        return {
-            "version": STATE_VERSION,
-            "spec": self.spec.as_plain(),
-            "membership": [self.membership.live_workers, self.membership.workers and list(self.membership.workers)],
-            "iteration": self._iteration,
-            "idle_at": self._idle_at,
-            "time_offset": self._time_offset,
-            "log": self._log.snapshot(),
-            "ended": [ended and list(astuple(ended)) for ended in (self._before_last, self._last)],
-            "missing": sorted(item.name for item in self._untold()),
-            "decisions": [decision.as_plain() for decision in self._decisions.values()],
-            "learnt": self.learnt(),
-        }
+    def snapshot(self) -> bytes:
+        """The whole job, encoded."""
+        live_workers, workers = self.membership.live_workers, self.membership.workers
+        state = JobState(
+            version=STATE_VERSION,
+            spec=self.spec.snapshot(),
+            membership=(live_workers, None if workers is None else list(workers)),
+            iteration=self._iteration,
+            idle_at=self._idle_at,
+            time_offset=self._time_offset,
+            log=self._log.snapshot(),
+            ended=(self._before_last, self._last),
+            missing=sorted(item.name for item in self._unreported()),
+            decisions=[decision.snapshot() for decision in self._decisions.values()],
+            learnt=self._learnt(),
+        )
+        return encode(state)
 
     @classmethod
-    def restore(cls, snapshot: dict[str, Any], solver: Solver = Solver.EXACT) -> Self:
+    def restore(cls, snapshot: bytes, solver: Solver = Solver.EXACT) -> Self:
         """The job that a snapshot was taken of."""
         with damaged_state():
-            _require_version(snapshot)
-            live_workers, workers = snapshot["membership"]
-            membership = Membership(plain.integer(live_workers), plain.optional(tuple, workers))
-            job = cls(JobSpec.from_plain(snapshot["spec"]), membership, None, solver)
-            job._iteration = plain.integer(snapshot["iteration"])
-            job._idle_at = plain.optional(plain.integer, snapshot["idle_at"])
-            job._time_offset = plain.integer(snapshot["time_offset"])
-            job._log.restore(snapshot["log"])
-            job._before_last, job._last = (plain.optional(Ended.from_plain, ended) for ended in snapshot["ended"])
-            untold = frozenset(Input[name] for name in snapshot["missing"])
-            job._missing, job._numbered = untold - {Input.WORKER_NUMBERS}, Input.WORKER_NUMBERS not in untold
-            job._learn(snapshot["learnt"])
-            decisions = [Decision.from_plain(decision) for decision in snapshot["decisions"]]
-            job._decisions = {decision.iteration: decision for decision in decisions}
+            state = read_state(snapshot, JobState)
+            job = cls(state.spec.spec(), Membership(*state.membership), None, solver)
+            job._iteration, job._idle_at, job._time_offset = state.iteration, state.idle_at, state.time_offset
+            job._log.restore(state.log)
+            job._before_last, job._last = state.ended
+            unreported = frozenset(Input[name] for name in state.missing)
+            job._missing, job._numbered = unreported - {Input.WORKER_NUMBERS}, Input.WORKER_NUMBERS not in unreported
+            job._learn(state.learnt)
+            job._decisions = {decision.iteration: decision.decision() for decision in state.decisions}
             job.decision()
         return job
 
 
-def _if_of(iteration: int, ended: Ended | None) -> Ended | None:
+def _if_of(iteration: int, ended: PastIteration | None) -> PastIteration | None:
     return ended if ended is not None and ended.iteration == iteration else None
 
 
@@ -384,15 +367,9 @@ def _inputs(loss: bool, learning_rate: bool, moments: bool, within_worker_varian
     return frozenset(compress(inputs, (loss, learning_rate, moments, within_worker_variance)))
 
 
-def _require_version(state: dict[str, Any]) -> None:
-    version = state["version"]
-    if not isinstance(version, int) or not 1 <= version <= STATE_VERSION:
-        raise StateFormatUnknownError(version, STATE_VERSION)
-
-
-def warm_up() -> None:
-    """Compile all kernels now, rather than when the first decision waits for it."""
-    for policy in (Dbw(), DbwPlus()):
+def warm_up(policies: Iterable[Policy]) -> None:
+    """Compile all kernels that these policies use now, rather than when the first decision waits for it."""
+    for policy in policies:
         job = Job(JobSpec(policy), Membership(2))
         for iteration in range(3):  # gains are known after two iterations, and durations of workers are a step behind
             moments = GradientMoments(mean_squared_norm=1.0, sum_squared_norms=4.0)

@@ -1,19 +1,13 @@
 """Compilation of numerical kernels, where numba is installed.
 
 A kernel is a function on columns of numbers, in plain Python. With numba it is compiled on its first call, and the
-machine code is kept in a cache beside the source; columns are NumPy arrays then. Without, the same function runs as it
-is, on lists, whose items Python reads faster than those of arrays. Kernels that call each other belong in one file: the
-cache notices a change of the caller's file only. Where options change here, it has to be deleted.
-
-A container image has machine code in a folder of its own, `DBW_KERNELS`, and no place to write beside the source. numba
-uses no cache that it cannot write to, so what is in that folder is copied to a temporary one.
+machine code is kept in a cache beside the source; columns are NumPy arrays then. Without numba, or with its variable
+`NUMBA_DISABLE_JIT=1`, the same function runs as it is, on lists, whose items Python reads faster than those of arrays.
+Kernels that call each other belong in one file: the cache notices a change of the caller's file only. Where options
+change here, the cache has to be deleted.
 """
 
-import atexit
 import importlib
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,18 +19,11 @@ Column = Any  # an array or a list: kernels index both in the same way
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 try:
-    if os.environ.get("DBW_CONTROLLER_COMPILE") == "0":
-        raise ImportError
     numba: Any = importlib.import_module("numba")  # its type hints lack an option
-    njit, typeof = numba.njit, numba.typeof
 except ImportError:
     COMPILED = False
 else:
-    COMPILED = True
-    if ready_made := os.environ.get("DBW_KERNELS"):
-        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="dbw-kernels-")
-        shutil.copytree(ready_made, numba.config.CACHE_DIR, dirs_exist_ok=True)
-        atexit.register(shutil.rmtree, numba.config.CACHE_DIR, ignore_errors=True)
+    COMPILED = not numba.config.DISABLE_JIT
 
 
 def compiled(kernel: Kernel, **more: object) -> Kernel:
@@ -49,7 +36,7 @@ def compiled(kernel: Kernel, **more: object) -> Kernel:
     options: dict[str, Any] = {"nogil": True, "cache": True, "forceinline": True, "_nrt": False, **more}
     while True:
         try:
-            machine_code: Kernel = njit(**options)(kernel)
+            machine_code: Kernel = numba.njit(**options)(kernel)
         except KeyError:  # a version of numba without that option
             del options["_nrt"]
         except RuntimeError:  # nowhere to keep a cache: neither beside the source nor in a home directory
@@ -66,7 +53,7 @@ def direct(kernel: Kernel, *examples: object) -> Kernel:
     if not COMPILED:
         return kernel
     dispatcher: Any = kernel
-    machine_code: Kernel = dispatcher.compile(tuple(map(typeof, examples)))
+    machine_code: Kernel = dispatcher.compile(tuple(map(numba.typeof, examples)))
     return machine_code
 
 

@@ -1,4 +1,4 @@
-"""The rules that choose k and the inputs they may use. Commands that show decisions need no more of the core."""
+"""Why k was chosen, and what a parameter server may report: the words of the contract. Nothing is imported for them."""
 
 from enum import Enum
 

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
-from dbw_controller.core import plain
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from dbw_controller.core.errors import NotSupportedError
 from dbw_controller.core.estimators.durations import UnsampledDuration
+from dbw_controller.core.estimators.gain import MAX_WINDOW
 from dbw_controller.core.policies import DEFAULT, POLICIES, Policy, create_policy, policy_name, policy_parameters
+from dbw_controller.core.state import Count, Name, Real
 from dbw_controller.core.validation import require
 
 
@@ -33,44 +36,50 @@ class JobSpec:
 
     def __post_init__(self) -> None:
         is_policy = isinstance(self.policy, Policy) and not isinstance(self.policy, type)
-        require(is_policy, "spec.policy", self.policy, "a policy, such as Dbw()")
-        require(self.k_min >= 1, "spec.k_min", self.k_min, "at least 1")
+        require(is_policy, "policy", self.policy, "a policy, such as Dbw()")
+        require(self.k_min >= 1, "k_min", self.k_min, "at least 1")
         if self.k_max is not None:
-            require(self.k_max >= self.k_min, "spec.k_max", self.k_max, f"at least k_min, {self.k_min}")
+            require(self.k_max >= self.k_min, "k_max", self.k_max, f"at least k_min, {self.k_min}")
         window = self.averaging_window
-        require(1 <= window <= 1_000_000, "spec.estimation.averaging_window", window, "between 1 and 1000000")
-        if self.sample_half_life is not None:
-            name = "spec.estimation.sample_half_life_iterations"
-            require(1e-3 <= self.sample_half_life <= 1e12, name, self.sample_half_life, "between 0.001 and 1e12")
+        require(1 <= window <= MAX_WINDOW, "averaging_window", window, f"between 1 and {MAX_WINDOW}")
+        half_life = self.sample_half_life
+        if half_life is not None:
+            require(1e-3 <= half_life <= 1e12, "sample_half_life", half_life, "between 0.001 and 1e12")
 
     def bound(self, k: int, workers: int) -> int:
         """The k nearest to the given one that the bounds and the number of workers allow."""
         return max(1, min(max(k, self.k_min), self.k_max or workers, workers))
 
-    def as_plain(self) -> dict[str, Any]:
-        """The specification as plain data."""
-        return {
-            "policy": policy_name(self.policy),
-            "parameters": policy_parameters(self.policy),
-            "k_min": self.k_min,
-            "k_max": self.k_max,
-            "averaging_window": self.averaging_window,
-            "sample_half_life": self.sample_half_life,
-            "unsampled_duration": self.unsampled_duration.value,
-            "sync_mode": self.sync_mode.value,
-        }
-
-    @classmethod
-    def from_plain(cls, data: dict[str, Any]) -> "JobSpec":
-        """The specification that plain data describe."""
-        if data["policy"] not in POLICIES:
-            raise NotSupportedError(f"the policy {data['policy']!r} is not registered here: add it to POLICIES first")
-        return cls(
-            policy=create_policy(data["policy"], data["parameters"]),
-            k_min=plain.integer(data["k_min"]),
-            k_max=plain.optional(plain.integer, data["k_max"]),
-            averaging_window=plain.integer(data["averaging_window"]),
-            sample_half_life=plain.optional(plain.real, data["sample_half_life"]),
-            unsampled_duration=UnsampledDuration(data["unsampled_duration"]),
-            sync_mode=SyncMode(data["sync_mode"]),
+    def snapshot(self) -> "SpecState":
+        """The specification as a state."""
+        return SpecState(
+            policy=policy_name(self.policy),
+            parameters=policy_parameters(self.policy),
+            k_min=self.k_min,
+            k_max=self.k_max,
+            averaging_window=self.averaging_window,
+            sample_half_life=None if self.sample_half_life is None else float(self.sample_half_life),
+            unsampled_duration=self.unsampled_duration,
+            sync_mode=self.sync_mode,
         )
+
+
+class SpecState(Struct, frozen=True):
+    """A specification, with its policy by name."""
+
+    policy: Name
+    parameters: dict[Name, bool | int | Real]
+    k_min: Count
+    k_max: Count | None
+    averaging_window: Count
+    sample_half_life: Real | None
+    unsampled_duration: UnsampledDuration
+    sync_mode: SyncMode
+
+    def spec(self) -> JobSpec:
+        """The specification that the snapshot was taken of."""
+        if self.policy not in POLICIES:
+            raise NotSupportedError(f"the policy {self.policy!r} is not registered here: load it with --policies")
+        values = asdict(self)
+        name, parameters = values.pop("policy"), values.pop("parameters")
+        return JobSpec(create_policy(name, parameters), **values)

@@ -7,16 +7,18 @@ from typing import Literal
 
 import grpc
 
-from dbw_controller.core.errors import JobError
+from dbw_controller.core.errors import InvalidValueError, JobError
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.estimators.reference import require_cvxpy
-from dbw_controller.core.policies import DEFAULT, POLICIES, create_policy
+from dbw_controller.core.policies import DEFAULT
 from dbw_controller.core.reports import MAX_WORKERS
+from dbw_controller.named_policies import load_installed_policies, load_policy, policy_from
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.metrics import registry_of
 from dbw_controller.server.service import ControllerService, Limits
-from dbw_controller.server.store import SnapshotStore, StateFolderError
+from dbw_controller.server.store import SnapshotStore
 from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
+from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.server import ServerOptions, run
 
@@ -32,7 +34,10 @@ class ControllerOptions(ServerOptions):
     metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")
     state_dir: Path | None = option(None, "the folder to keep jobs in over restarts; without it they are lost")
     save_iterations: int = option(100, "how many iterations of a job a crash may lose")
-    default_policy: str = option(DEFAULT, "the policy of jobs that do not name one: any but static")
+    policies: str | None = option(
+        None, "policies of your own that jobs may name: package.module:Class or file.py:Class, separated by commas"
+    )
+    default_policy: str = option(DEFAULT, "the policy of jobs that do not name one, such as dbw or static:8")
     solver: Literal["exact", "cvxpy"] = option("exact", "what solves for durations; cvxpy is slow, for comparison")
     worker_metrics: bool = option(False, "export a series for every worker of every job")
     max_jobs: int = option(1000, "how many jobs there may be")
@@ -49,20 +54,22 @@ class ControllerOptions(ServerOptions):
         self.require_between("max_state_bytes", 1, 2**40)
         self.require_between("silent_days", 0, 36_500)
         try:
-            create_policy(self.default_policy)
-        except JobError:
-            expected = f"one of {', '.join(POLICIES)}, and have a default for all its parameters"
-            raise WrongValueError("default_policy", self.default_policy, expected) from None
+            for place in filter(None, (self.policies or "").split(",")):
+                load_policy(place.strip(), "policies")
+        except InvalidValueError as error:
+            raise WrongValueError("policies", self.policies, f"classes of policies ({error})") from None
+        policy_from(self.default_policy, "default_policy")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM."""
-    return run_program("controller", DESCRIPTION, ControllerOptions, arguments, serve, StateFolderError)
+    return run_program("controller", DESCRIPTION, ControllerOptions, arguments, serve, FolderError)
 
 
 def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] = ()) -> None:
     """Serve until SIGTERM, beside other handlers if there are any."""
     begin_log("controller", options)
+    load_installed_policies()
     if options.solver == "cvxpy":
         try:
             require_cvxpy()
@@ -71,5 +78,5 @@ def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] =
     store = None if options.state_dir is None else SnapshotStore(options.state_dir)
     jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver))
     limits = Limits(options.max_workers, options.max_state_bytes, options.silent_days * 86_400)
-    service = ControllerService(jobs, limits, options.default_policy, options.worker_metrics)
+    service = ControllerService(jobs, limits, policy_from(options.default_policy), options.worker_metrics)
     run("controller", options, service, registry_of(jobs, options.worker_metrics), others)

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from dbw_controller.server.store import SnapshotStore
 
@@ -38,7 +37,7 @@ class Disk:
 class Saver:
     """Keeps the snapshot of one job up to date. `snapshot` returns the state to write, None if there is no more."""
 
-    def __init__(self, name: str, disk: Disk, snapshot: Callable[[], Awaitable[dict[str, Any] | None]]) -> None:
+    def __init__(self, name: str, disk: Disk, snapshot: Callable[[], Awaitable[bytes | None]]) -> None:
         self._name, self._disk, self._snapshot = name, disk, snapshot
         self.unsaved_iterations = 0
         self._changed = False  # whether anything has changed since the last snapshot, which may be no iteration

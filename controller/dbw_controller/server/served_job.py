@@ -4,16 +4,16 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from dbw_controller.core import plain
 from dbw_controller.core.decision import Decision
-from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, damaged_state
+from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, StateDamagedError
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.job import Job
 from dbw_controller.core.reports import Membership, Report
+from dbw_controller.core.state import Name, Real, decode, encode
 from dbw_controller.server.counters import Statistics
 from dbw_controller.server.recent_reports import RecentReports
 from dbw_controller.server.saver import Disk, Saver
@@ -35,6 +35,16 @@ class Outcome(Struct, frozen=True):
     def is_new(self) -> bool:
         """Whether a decision was made for another iteration."""
         return self.decision is not None and self.decision.iteration > self.before.iteration
+
+
+class Snapshot(Struct, frozen=True):
+    """What is kept of a served job over restarts."""
+
+    name: Name
+    owner: Name
+    created: Real
+    updated: Real
+    job: Raw
 
 
 class ServedJob:
@@ -141,20 +151,18 @@ class ServedJob:
             raise
         self.watchers.end()
 
-    async def _state(self) -> dict[str, Any] | None:
+    async def _state(self) -> bytes | None:
         state = await self.run(self.snapshot, in_thread=True)
         return None if self.ended else state
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that must survive, as plain data. Sessions do not: a parameter server creates its job again."""
-        times = {"created": self.created, "updated": self.updated}
-        return {"name": self.name, "owner": self.owner, **times, "job": self.job.snapshot()}
+    def snapshot(self) -> bytes:
+        """All that must survive, encoded. Sessions do not: a parameter server creates its job again."""
+        return encode(Snapshot(self.name, self.owner, self.created, self.updated, Raw(self.job.snapshot())))
 
     @classmethod
-    def restore(cls, name: str, state: Any, solver: Solver, disk: Disk) -> Self:  # noqa: ANN401
+    def restore(cls, name: str, data: bytes, solver: Solver, disk: Disk) -> Self:
         """The job that a snapshot was taken of."""
-        with damaged_state():
-            if state["name"] != name:
-                raise ValueError(f"it is of the job {state['name']!r}")
-            job, owner = Job.restore(state["job"], solver), str(state["owner"])
-            return cls(name, owner, job, disk, plain.real(state["created"]), plain.real(state["updated"]))
+        state = decode(data, Snapshot)
+        if state.name != name:
+            raise StateDamagedError(f"it is of the job {state.name!r}")
+        return cls(name, state.owner, Job.restore(bytes(state.job), solver), disk, state.created, state.updated)

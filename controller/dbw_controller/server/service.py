@@ -7,13 +7,15 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec import to_builtins
+
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.iteration_pb2 import Decision as DecisionMessage
 from dbw.v1.iteration_pb2 import Membership as MembershipMessage
 from dbw_controller.contract import PIECE_BYTES
 from dbw_controller.core.errors import InvalidValueError, JobDiffersError, JobNotFoundError, LimitReachedError
 from dbw_controller.core.job import warm_up
-from dbw_controller.core.policies import DEFAULT, create_policy
+from dbw_controller.core.policies import Policy, built_in_policies
 from dbw_controller.core.reports import Report
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server import failures
@@ -47,9 +49,9 @@ class ControllerService:
 
     descriptor = pb.DESCRIPTOR.services_by_name["ControllerService"]
 
-    def __init__(self, jobs: Jobs, limits: Limits, default_policy: str = DEFAULT, by_worker: bool = False) -> None:
+    def __init__(self, jobs: Jobs, limits: Limits, default_policy: Policy, by_worker: bool = False) -> None:
         self._jobs, self._limits, self._by_worker = jobs, limits, by_worker
-        self._default_policy = create_policy(default_policy)
+        self._default_policy = default_policy
         self._cleaning: asyncio.Task[None] | None = None
 
     def translate(self, error: Exception) -> StatusError | None:
@@ -60,7 +62,7 @@ class ControllerService:
         """Compile what needs compiling, and restore all jobs."""
         self._loop = asyncio.get_running_loop()
         log.info("compiling, which takes half a minute where it was never done before, and loading")
-        await asyncio.to_thread(warm_up)
+        await asyncio.to_thread(warm_up, built_in_policies())
         await asyncio.to_thread(self._jobs.load)
         gc.collect()
         gc.freeze()  # what is there now stays: collections need not look at it while somebody waits for a decision
@@ -259,5 +261,5 @@ class ControllerService:
 
 
 def _differences(there: JobSpec, asked: JobSpec) -> str:
-    pairs = ((name, value, asked.as_plain()[name]) for name, value in there.as_plain().items())
-    return ", ".join(f"{name} is {value}, not {other}" for name, value, other in pairs if value != other)
+    other, pairs = to_builtins(asked.snapshot()), to_builtins(there.snapshot()).items()
+    return ", ".join(f"{name} is {value}, not {other[name]}" for name, value in pairs if value != other[name])

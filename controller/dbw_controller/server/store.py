@@ -1,57 +1,26 @@
 """Snapshots of jobs in a folder, one file a job. A process may be killed at any line of this.
 
-A file is written beside the old one, flushed to the disk, and takes its place in one step. It begins with a digest of
-the rest, so that what a failing disk makes of it is noticed.
+A file begins with a digest of the rest, so that what a failing disk makes of it is noticed.
 """
 
-import fcntl
 import hashlib
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from dbw_controller.core.errors import JobError, NotSupportedError, StateDamagedError, StateFormatUnknownError
-from dbw_runtime.files import flush_folder
+from dbw_runtime.durable import TEMPORARY, atomic_write, flush_folder, lock_folder, set_aside
 
 log = logging.getLogger(__name__)
 MAGIC = b"dbw job\n"
-SUFFIX, TEMPORARY = ".job", ".tmp"
-
-
-def encode(state: dict[str, Any]) -> bytes:
-    """A state of plain data as bytes."""
-    return msgspec.msgpack.encode(state)
-
-
-def decode(data: bytes) -> Any:  # noqa: ANN401
-    """The state that bytes hold; refuses any that do not."""
-    try:
-        return msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:
-        raise StateDamagedError(str(error)) from error
-
-
-class StateFolderError(Exception):
-    """A folder cannot be used to keep snapshots in."""
+SUFFIX = ".job"
 
 
 class SnapshotStore:
     """A folder of snapshots that this process alone uses."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = (folder / "lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StateFolderError(f"another controller uses {folder}; give each one a folder of its own") from None
-        except OSError as error:
-            raise StateFolderError(f"{folder} cannot be used: {error}") from error
+        self._folder, self._lock = folder, lock_folder(folder, "controller")
 
     def names(self) -> Iterator[str]:
         """The jobs that there are snapshots of. What a killed process left half-written is removed."""
@@ -61,26 +30,19 @@ class SnapshotStore:
             elif path.suffix == SUFFIX:
                 yield path.stem
 
-    def read(self, name: str) -> Any:  # noqa: ANN401
-        """The state of a job; refuses a damaged one."""
+    def read(self, name: str) -> bytes:
+        """The snapshot of a job; refuses a damaged one."""
         content = self._path(name).read_bytes()
         digest, data = content[len(MAGIC) : len(MAGIC) + 32], content[len(MAGIC) + 32 :]
         if not content.startswith(MAGIC) or hashlib.sha256(data).digest() != digest:
             raise StateDamagedError(f"its digest does not match its {len(content)} bytes")
-        return decode(data)
+        return data
 
-    def write(self, name: str, state: dict[str, Any]) -> None:
+    def write(self, name: str, data: bytes) -> None:
         """Replace the snapshot of a job."""
-        data = encode(state)
-        path = self._path(name)
-        temporary = path.with_suffix(TEMPORARY)
-        with temporary.open("wb") as file:
+        with atomic_write(self._path(name)) as file:
             file.write(MAGIC + hashlib.sha256(data).digest())
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        flush_folder(self._folder)
 
     def delete(self, name: str) -> None:
         """Remove the snapshot of a job, if there is one."""
@@ -90,11 +52,7 @@ class SnapshotStore:
     def set_aside(self, name: str, error: JobError | OSError) -> None:
         """Keep a snapshot that cannot be used for somebody to look at, out of the way of new ones."""
         kinds: dict[type, str] = {StateFormatUnknownError: "newer", NotSupportedError: "unsupported"}
-        number, path = 1, self._path(name)
-        while (aside := path.with_name(f"{path.name}.{kinds.get(type(error), 'damaged')}-{number}")).exists():
-            number += 1
-        path.rename(aside)
-        flush_folder(self._folder)
+        aside = set_aside(self._path(name), kinds.get(type(error), "damaged"))
         log.error("its snapshot cannot be used and was set aside as %s: %s", aside, error, extra={"job": name})
 
     def close(self) -> None:

@@ -28,6 +28,11 @@ RULES = {
     "adasync": "adasync",
     "dbw-plus": "dbw_plus",
 }
+# Where the contract has what the core calls by another name.
+SPEC_PATHS = {
+    "averaging_window": "estimation.averaging_window",
+    "sample_half_life": "estimation.sample_half_life_iterations",
+}
 POLICY_NAMES = {rule: name for name, rule in RULES.items()}
 
 
@@ -149,7 +154,8 @@ def spec_from(message: job_pb2.JobSpec, default_policy: Policy) -> JobSpec:
         ),
         "sync_mode": _member(SYNC_MODE_OF, "spec.sync_mode", message.sync_mode),
     }
-    return JobSpec(**{name: value for name, value in values.items() if value is not None})
+    with _within(lambda field: f"spec.{SPEC_PATHS.get(field, field)}"):
+        return JobSpec(**{name: value for name, value in values.items() if value is not None})
 
 
 def _policy_from(message: job_pb2.Policy) -> Policy:

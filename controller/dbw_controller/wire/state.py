@@ -5,17 +5,16 @@ import hashlib
 from dbw.v1.controller_pb2 import JobStateHeader
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import StateDamagedError, StateFormatUnknownError
-from dbw_controller.core.job import STATE_VERSION, Job
-from dbw_controller.server.store import decode, encode
+from dbw_controller.core.job import Job
+from dbw_controller.core.job_state import STATE_VERSION
 
 
 def export_state(name: str, job: Job) -> tuple[JobStateHeader, bytes]:
     """What a job has learnt."""
-    learnt = job.learnt()
-    data = encode(learnt)
+    data = job.learnt()
     header = JobStateHeader(
         job=name,
-        learnt_iterations=learnt["learnt_iterations"],
+        learnt_iterations=job.learnt_iterations,
         format_version=STATE_VERSION,
         total_bytes=len(data),
         sha256=hashlib.sha256(data).digest(),
@@ -34,4 +33,4 @@ def import_state(job: Job, header: JobStateHeader, data: bytes) -> Decision:
     require_known_format(header)
     if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
         raise StateDamagedError(f"its {len(data)} bytes are not the {header.total_bytes} that were exported")
-    return job.adopt(decode(data))
+    return job.adopt(data)

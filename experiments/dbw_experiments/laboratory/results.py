@@ -1,13 +1,12 @@
 """What came of runs, as lines of JSON: each is appended as soon as it is known, so that nothing is computed twice."""
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from dbw_experiments.laboratory.runs import Outcome, Record, Run
-from dbw_runtime.files import flush_folder
+from dbw_runtime.durable import atomic_write, flush
 
 
 class Results:
@@ -48,16 +47,10 @@ class Results:
             for record in records:
                 file.write(msgspec.json.encode(record) + b"\n")
                 self._outcomes[record.run] = record.outcome
-            file.flush()
-            os.fsync(file.fileno())
+            flush(file)
 
     def tidy(self, runs: Iterable[Run]) -> None:
         """Put these runs first, in their order, and others after them: the file is the same however it came about."""
         order = dict.fromkeys([*runs, *self._outcomes])
-        temporary = self._path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
+        with atomic_write(self._path) as file:
             file.writelines(msgspec.json.encode(record) + b"\n" for record in self.of(order))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
-        flush_folder(self._path.parent)

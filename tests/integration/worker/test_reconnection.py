@@ -130,7 +130,7 @@ def test_patience_begins_anew_when_a_server_was_there_again() -> None:
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
-        wait_until(lambda: link._failures > 0)
+        wait_until(lambda: link._lost_at is not None)
         server = stack.enter_context(parameter_server(*flags))
         wait_until(lambda: server.status().live_workers == 1)
         now = 100.0

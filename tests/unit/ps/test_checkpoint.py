@@ -21,7 +21,9 @@ import pytest
 import torch
 
 from dbw_ps import checkpoint
-from dbw_ps.checkpoint import RETRY_SECONDS, CheckpointFolder, CheckpointFolderError, CheckpointWriter
+from dbw_ps.checkpoint import RETRY_SECONDS, CheckpointFolder, CheckpointWriter
+from dbw_runtime import durable
+from dbw_runtime.durable import FolderError
 
 # Processes that have imported torch already, so that many of them can be killed.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -93,7 +95,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_user(folder: CheckpointFolder, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointFolderError, match=r"another parameter server uses .*; give each one a folder"):
+    with pytest.raises(FolderError, match=r"another parameter server uses .*; give each one a folder"):
         CheckpointFolder(tmp_path)
     folder.write(1, state(1))
     other = CheckpointFolder(tmp_path / "another" / "one")
@@ -108,9 +110,9 @@ def test_a_folder_that_was_closed_can_be_used_again(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_used_is_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointFolderError, match=r"File exists.*; give a folder that this program may write to"):
+    with pytest.raises(FolderError, match=r"File exists.*; give a folder that this program may write to"):
         CheckpointFolder(tmp_path / "file")
-    with pytest.raises(CheckpointFolderError, match="give a folder that this program may write to"):
+    with pytest.raises(FolderError, match="give a folder that this program may write to"):
         CheckpointFolder(Path("/proc/checkpoints"))
 
 
@@ -179,7 +181,7 @@ def test_an_undamaged_checkpoint_that_cannot_be_loaded_is_left_for_somebody_to_d
         folder.write(iteration, state(iteration))
     with monkeypatch.context() as patch:
         patch.setattr(torch, "load", load)
-        with pytest.raises(CheckpointFolderError, match=r"2\.pt is undamaged, but torch .* tried to allocate 10 bytes"):
+        with pytest.raises(FolderError, match=r"2\.pt is undamaged, but torch .* tried to allocate 10 bytes"):
             folder.newest()
     assert newest_iteration(folder) == 2
     assert names(tmp_path) == [name(1), name(2)]
@@ -254,7 +256,7 @@ def write_until_line(path: Path, last: int, sender: Connection) -> None:
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal lines
-        if frame.f_code.co_filename != checkpoint.__file__:
+        if frame.f_code.co_filename not in (checkpoint.__file__, durable.__file__):
             return None
         lines += event == "line"
         if lines == last:

@@ -7,7 +7,8 @@ import pytest
 from dbw_controller.client.conversation import Conversation
 from dbw_controller.core.policies import AdaSync, BlindDbw, Dbw, Policy, Static, Sync
 from dbw_controller.core.spec import SyncMode
-from dbw_ps.decisions import policy_from, spec_of
+from dbw_controller.named_policies import policy_from
+from dbw_ps.decisions import spec_of
 from dbw_ps.embedded import EmbeddedTrainingJob
 from dbw_runtime.configuration import WrongValueError
 
@@ -29,7 +30,20 @@ def test_a_policy_is_named_with_its_parameters(text: str, policy: Policy) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "best", "static", "static:", "static:many", "static:0", "dbw:x=1", "sync:3", "static:8.5"]
+    "text",
+    [
+        "",
+        "best",
+        "static",
+        "static:",
+        "static:many",
+        "static:0",
+        "dbw:x=1",
+        "sync:3",
+        "static:8.5",
+        "static:8,",
+        "static:k=3,k=4",
+    ],
 )
 def test_a_policy_that_does_not_exist_is_refused_with_what_there_is(text: str) -> None:
     with pytest.raises(WrongValueError, match=r"policy is .* one of adasync, b-dbw, dbw, dbw-plus, static, sync"):

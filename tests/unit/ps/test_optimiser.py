@@ -66,6 +66,7 @@ def train_plainly(
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p),
+    "sgd:": lambda p: torch.optim.SGD(p),
     "sgd:lr=0.1,momentum=0.9,nesterov=true,weight_decay=0.01": lambda p: torch.optim.SGD(
         p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01
     ),
@@ -421,7 +422,7 @@ def test_every_optimiser_that_is_offered_works(name: str) -> None:
         ("lr=0.1", "a name out of"),
         ("lbfgs", "lbfgs cannot be used here: it computes the loss several times"),
         ("sparseadam:lr=1", "sparseadam cannot be used here: it needs sparse gradients"),
-        ("sgd:", "sgd:key=value,key=value with keys out of lr, momentum, dampening, weight_decay, nesterov, foreach"),
+        ("sgd:,", "sgd:key=value,key=value with keys out of lr, momentum, dampening, weight_decay, nesterov, foreach"),
         ("sgd:lr", "with keys out of lr, .*; 'lr' is not"),
         ("sgd:speed=1", "with keys out of lr, .*; 'speed=1' is not"),
         ("sgd:lr=0.1,", "with keys out of lr, .*; '' is not"),

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta, Struct
 
-from dbw_controller.core import plain
 from dbw_controller.core.errors import InvalidValueError
 from dbw_controller.core.estimators import isotonic, reference
 from dbw_controller.core.estimators.diagonal import diagonal_durations
@@ -23,6 +23,7 @@ from dbw_controller.core.estimators.grid import (
 )
 from dbw_controller.core.kernels import Array, Column, column, direct, reals
 from dbw_controller.core.reports import MAX_SECONDS, MAX_WORKERS
+from dbw_controller.core.state import K, Real, pack, unpack
 
 # With forgetting, new samples weigh 2^e times as much as the first one. Before e gets larger than this, all weights are
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
@@ -56,7 +57,7 @@ class Kernels(NamedTuple):
     """The kernels that an estimator calls."""
 
     add_samples: Callable[[Grid, int, int, Column, float], None]
-    settle: Callable[[Grid], None]
+    update: Callable[[Grid], None]
     diagonal_durations: Callable[[Grid, bool, Column, Column, Column], None]
 
 
@@ -66,9 +67,19 @@ def kernels() -> Kernels:
     grid, durations = empty_grid(1), reals(1)
     return Kernels(
         add_samples=direct(add_samples, grid, 0, 0, durations, 1.0),
-        settle=direct(isotonic.settle, grid),
+        update=direct(isotonic.update, grid),
         diagonal_durations=direct(diagonal_durations, grid, True, durations, durations, durations),
     )
+
+
+class DurationsState(Struct, frozen=True):
+    """All samples of a duration estimator: rows that have any, with the weights and means of all their cells."""
+
+    workers: K
+    exponent: Real  # a sample taken at the time of the snapshot weighs 2^exponent
+    rows: Annotated[list[K], Meta(max_length=MAX_WORKERS)]
+    weights: bytes
+    means: bytes
 
 
 class DurationEstimator:
@@ -145,7 +156,7 @@ class DurationEstimator:
         if self._estimate is None:
             grid, use = self._grid, kernels()
             if self._solver is Solver.EXACT:
-                use.settle(grid)
+                use.update(grid)
             else:
                 self._solve_by_reference()
             seconds, shortest, longest = reals(grid.size), reals(grid.size), reals(grid.size)
@@ -168,32 +179,26 @@ class DurationEstimator:
         if sampled_rows(self._grid):
             self._grid.value[:] = column(reference.solve(weight, mean).ravel())
 
-    def snapshot(self, time: float) -> dict[str, Any]:
-        """All samples, as plain data, and what a sample of the given time would weigh."""
+    def snapshot(self, time: float) -> DurationsState:
+        """All samples, and what one of the given time would weigh."""
         rows = sampled_rows(self._grid)
         samples = [row_samples(self._grid, row) for row in rows]
-        return {
-            "workers": self.workers,
-            "exponent": self._exponent(time),
-            "rows": [row + 1 for row in rows],
-            "weights": b"".join(plain.packed(weights) for weights, _ in samples),
-            "means": b"".join(plain.packed(means) for _, means in samples),
-        }
+        weights, means = (b"".join(pack(row[i]) for row in samples) for i in range(2))
+        return DurationsState(self.workers, self._exponent(time), [row + 1 for row in rows], weights, means)
 
-    def restore(self, state: dict[str, Any], time: float) -> None:
-        """Replace all samples by those of a snapshot. They may come from an estimator with another half-life."""
-        workers = plain.integer(state["workers"], 1, MAX_WORKERS)
-        rows = [plain.integer(row, 1, workers) for row in state["rows"]]
-        weights = plain.column(state["weights"], 2.0 ** (LARGEST_EXPONENT + 60)).reshape(len(rows), workers)
-        means = plain.column(state["means"], MAX_SECONDS).reshape(len(rows), workers)
-        exponent = plain.real(state["exponent"])
-        if rows != sorted(set(rows)):
-            raise ValueError("rows of durations are not in order")
+    def restore(self, state: DurationsState, time: float) -> None:
+        """Replace all samples by those of a state. They may come from an estimator with another half-life."""
+        rows, workers = state.rows, state.workers
+        if rows != sorted(set(rows)) or any(row > workers for row in rows):
+            raise ValueError(f"rows of durations are not in order, or not of {workers} workers")
+        weights = unpack(state.weights, len(rows) * workers, 0, 2.0 ** (LARGEST_EXPONENT + 60))
+        means = unpack(state.means, len(rows) * workers, 0, MAX_SECONDS)
         grid = empty_grid(max(workers, self.workers))
-        for row, row_weights, row_means in zip(rows, weights, means, strict=True):
-            set_row_samples(grid, row - 1, row_weights, row_means)
+        for i, row in enumerate(rows):
+            cells = slice(i * workers, (i + 1) * workers)
+            set_row_samples(grid, row - 1, weights[cells], means[cells])
         self._grid, self._estimate = grid, None
-        self._since, self._exponent_then = time, exponent
+        self._since, self._exponent_then = time, state.exponent
 
 
 def _halved(weights: Array, times: int) -> Array:

@@ -6,19 +6,45 @@ of publications and arrivals, late ones too, tell how long each took. Shadows of
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta, Raw, Struct
 
-from dbw_controller.core import plain
 from dbw_controller.core.estimators import round_trips
-from dbw_controller.core.estimators.forecast import Ended, Forecast, forecast
+from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, forecast
 from dbw_controller.core.estimators.round_trips import REMEMBERED, RoundTrips
 from dbw_controller.core.estimators.shadows import Shadows, replay_kernel
-from dbw_controller.core.reports import MAX_ITERATION, MAX_SECONDS, MAX_WORKERS, Arrivals
+from dbw_controller.core.reports import MAX_ITERATION, MAX_SECONDS, Arrivals
+from dbw_controller.core.state import Count, Real, Workers, decode, pack, unpack
 
 PUBLICATIONS = 256  # that are remembered: nobody is later than that
-MANY = 1 / 16  # of the workers: if they have changed, the cluster is not what it was
+CHANGED_FRACTION = 1 / 16  # of the workers: if they have changed, the cluster is not what it was
+
+
+class FinishedTripsState(Struct, frozen=True):
+    """The round trips of a cluster, whose columns are those of `RoundTrips`."""
+
+    live: Workers
+    now: Real
+    published: Annotated[list[tuple[Count, Real]], Meta(max_length=2 * PUBLICATIONS)]
+    seconds: bytes
+    filled: bytes
+    next: bytes
+    version: bytes
+    begun: bytes
+    guessed: bytes
+    unusual: bytes
+
+
+BOUNDS: dict[str, tuple[float, float]] = {  # of the columns; only `begun` may hold any number, and NaN
+    "seconds": (0, MAX_SECONDS),
+    "filled": (0, REMEMBERED),
+    "next": (0, REMEMBERED - 1),
+    "version": (-1, MAX_ITERATION),
+    "guessed": (0, 1),
+    "unusual": (-REMEMBERED, REMEMBERED),
+}
 
 
 class FinishedTrips:
@@ -33,7 +59,7 @@ class FinishedTrips:
         self._live, self._trips, self._shadows = live, trips, Shadows.new(len(live))
         self._slots = {number: slot for slot, number in enumerate(live)}
 
-    def ended(self, iteration: Ended, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+    def ended(self, iteration: IterationTimes, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
         """Learn how long workers took, and let the shadows go on."""
         if tuple(live) != self._live:
             self._resize(tuple(live))
@@ -41,14 +67,14 @@ class FinishedTrips:
         if published is None or not abs(published) <= MAX_SECONDS:  # NaN, or no seconds
             published = self._now
         if number - 1 not in self._published or published < self._now - iteration.duration:
-            self.begin()  # what workers have done meanwhile is not known, or the clock is another one
+            self.reset()  # what workers have done meanwhile is not known, or the clock is another one
         self._published[number] = published
         self._published.pop(number - PUBLICATIONS, None)
         self._now = published + iteration.duration
         self._trips.begun[np.isnan(self._trips.begun)] = published
         changed = sum(map(self._arrive, sorted(arrivals, key=lambda batch: batch.iteration)))
         guessed = round_trips.kernels().guess(self._trips, self._now)
-        if changed + guessed >= MANY * len(live):
+        if changed + guessed >= CHANGED_FRACTION * len(live):
             self._shadows.forget()
         if guessed >= 0:
             replay_kernel()(self._shadows, self._trips)
@@ -71,8 +97,8 @@ class FinishedTrips:
             new.reshape(len(live), -1)[to] = old.reshape(len(self._live), -1)[of]
         self._set(live, trips)
 
-    def begin(self) -> None:
-        """All workers are idle, as far as is known, and iterations may be numbered anew."""
+    def reset(self) -> None:
+        """All workers are idle, as far as is known, and iteration numbers may start again."""
         self._published.clear()
         self._trips.version[:], self._trips.begun[:] = -1, math.nan
 
@@ -87,21 +113,18 @@ class FinishedTrips:
             means = np.interp(k, shadows.k, means[0]), np.interp(k, shadows.k, means[1])
         return forecast(*means)
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that was learnt, as plain data; the shadows find their way again from the round trips."""
-        columns = {name: plain.packed(column) for name, column in self._trips._asdict().items()}
-        published = [[number, time] for number, time in self._published.items()]
-        return {"live": list(self._live), "now": self._now, "published": published, **columns}
+    def snapshot(self) -> FinishedTripsState:
+        """All that was learnt; the shadows find their way again from the round trips."""
+        columns = {name: pack(column) for name, column in self._trips._asdict().items()}
+        return FinishedTripsState(list(self._live), self._now, list(self._published.items()), **columns)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that was learnt by what a snapshot holds."""
-        live = tuple(plain.integer(number, -MAX_WORKERS, 2**32) for number in state["live"])
-        trips = RoundTrips.unknown(len(live))
-        most = {"seconds": MAX_SECONDS, "filled": REMEMBERED, "next": REMEMBERED - 1, "guessed": 1}
+    def restore(self, data: Raw) -> None:
+        """Replace all that was learnt by an encoded state."""
+        state = decode(data, FinishedTripsState)
+        trips = RoundTrips.unknown(len(state.live))
         for name, column in trips._asdict().items():
-            column[:] = plain.column(state[name], most[name]) if name in most else plain.unpacked(state[name])
-        self._published = {plain.integer(i, 0, MAX_ITERATION): plain.real(time) for i, time in state["published"]}
-        self._now = plain.real(state["now"])
-        self._set(live, trips)
-        if live and trips.filled.all():
+            column[:] = unpack(getattr(state, name), len(column), *BOUNDS.get(name, ()))
+        self._published, self._now = dict(state.published), state.now
+        self._set(tuple(state.live), trips)
+        if state.live and trips.filled.all():
             replay_kernel()(self._shadows, trips)

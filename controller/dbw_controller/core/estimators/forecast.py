@@ -1,9 +1,10 @@
 """What is expected of the durations of iterations, for each k, and how it is estimated from what each worker did."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Raw
 
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import Arrivals
@@ -29,8 +30,8 @@ def forecast(mean: Array, square: Array) -> Forecast:
     return Forecast(np.maximum.accumulate(mean), np.sqrt(np.maximum(square - mean * mean, 0.0)))
 
 
-class Ended(NamedTuple):
-    """An iteration that has ended."""
+class IterationTimes(NamedTuple):
+    """When an iteration took place."""
 
     number: int
     published: float | None  # in seconds, by the parameter server's clock; None: when the one before ended
@@ -40,22 +41,22 @@ class Ended(NamedTuple):
 class Trips(Protocol):
     """Learns from iterations, one after the other, how long each worker takes."""
 
-    def ended(self, iteration: Ended, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+    def ended(self, iteration: IterationTimes, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
         """An iteration has ended, with these workers alive; arrivals may be of earlier iterations too."""
         ...
 
-    def begin(self) -> None:
-        """All workers are idle, and iterations may be numbered anew. How long workers take stays."""
+    def reset(self) -> None:
+        """All workers are idle, and iteration numbers may start again. How long workers take stays."""
         ...
 
     def forecast(self) -> Forecast | None:
         """How long iterations will last; None if nothing is known."""
         ...
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that was learnt, as plain data."""
+    def snapshot(self) -> object:
+        """All that was learnt, as a state."""
         ...
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that was learnt by what a snapshot holds."""
+    def restore(self, data: Raw) -> None:
+        """Replace all that was learnt by an encoded state."""
         ...

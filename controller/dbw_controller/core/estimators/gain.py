@@ -4,15 +4,14 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct
 
-from dbw_controller.core import plain
 from dbw_controller.core.kernels import Array, Column, compiled, reals
 from dbw_controller.core.reports import GradientMoments, IterationSummary
+from dbw_controller.core.state import Count, K, Real
 
 # Squared norms may contradict each other by rounding, relative to their size: in single precision, and a little more.
 CANCELLATION = 1e-3
@@ -59,19 +58,12 @@ def squared_gradient_norm(k: int, mean_squared_norm: float, variance: float) -> 
 class Step(Struct, frozen=True):
     """What one iteration told, as far as it did."""
 
-    iteration: int
-    k: int
-    loss: float | None
-    learning_rate: float | None
-    squared_norm: float | None
-    variance: float | None
-
-    @classmethod
-    def from_plain(cls, data: dict[str, Any]) -> Self:
-        """The step that plain data describe."""
-        names = ("loss", "learning_rate", "squared_norm", "variance")
-        told = (plain.optional(plain.real, data[name]) for name in names)
-        return cls(plain.integer(data["iteration"]), plain.integer(data["k"], 1), *told)
+    iteration: Count
+    k: K
+    loss: Real | None
+    learning_rate: Real | None
+    squared_norm: Real | None
+    variance: Real | None
 
 
 def smoothness(step: Step, next_loss: float) -> float:
@@ -84,13 +76,13 @@ def smoothness(step: Step, next_loss: float) -> float:
     return 2 * (rate * squared_norm - decrease) / denominator if denominator else math.nan
 
 
-class GainEstimate(Struct, frozen=True):
+class GainEstimate(Struct, frozen=True, array_like=True):
     """What the gain is made of; None where too little is known."""
 
-    squared_norm: float | None  # ‖∇F‖² (e:normsquareoverD)
-    variance: float | None  # V(g) (e:varianceoverD)
-    smoothness: float | None  # L (e:LoverD), never negative
-    learning_rate: float | None  # η
+    squared_norm: Real | None  # ‖∇F‖² (e:normsquareoverD)
+    variance: Real | None  # V(g) (e:varianceoverD)
+    smoothness: Real | None  # L (e:LoverD), never negative
+    learning_rate: Real | None  # η
 
     def gains(self, workers: int) -> Array | None:
         """Ĝ_k for each k from 1 to n (e:gain)."""
@@ -113,6 +105,20 @@ def fill_gains(signal: float, noise: float, gains: Column) -> None:
     """Make gains of what all k have in common, and of what falls with k. They are not finite where these are not."""
     for i in range(len(gains)):
         gains[i] = signal - noise / (i + 1)
+
+
+MAX_WINDOW = 1_000_000
+Window = Annotated[list[Real], Meta(max_length=MAX_WINDOW)]
+
+
+class GainState(Struct, frozen=True):
+    """All that a gain estimator has learnt."""
+
+    variances: Window
+    squared_norms: Window
+    smoothnesses: Window
+    last: Step | None
+    learning_rate: Real | None
 
 
 class GainEstimator:
@@ -176,24 +182,18 @@ class GainEstimator:
             learning_rate=self._learning_rate,
         )
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that was learnt, as plain data."""
-        return {
-            "variances": list(self._variances),
-            "squared_norms": list(self._squared_norms),
-            "smoothnesses": list(self._smoothnesses),
-            "last": None if self._last is None else asdict(self._last),
-            "learning_rate": self._learning_rate,
-        }
+    def snapshot(self) -> GainState:
+        """All that was learnt."""
+        variances, squared_norms = list(self._variances), list(self._squared_norms)
+        return GainState(variances, squared_norms, list(self._smoothnesses), self._last, self._learning_rate)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that was learnt by what a snapshot holds, as far as the window reaches."""
+    def restore(self, state: GainState) -> None:
+        """Replace all that was learnt by a state, as far as the window reaches."""
         window = self._variances.maxlen
-        self._variances = deque(map(plain.real, state["variances"]), window)
-        self._squared_norms = deque(map(plain.real, state["squared_norms"]), window)
-        self._smoothnesses = deque(map(plain.real, state["smoothnesses"]), window)
-        self._last = plain.optional(Step.from_plain, state["last"])
-        self._learning_rate = plain.optional(plain.real, state["learning_rate"])
+        self._variances = deque(state.variances, window)
+        self._squared_norms = deque(state.squared_norms, window)
+        self._smoothnesses = deque(state.smoothnesses, window)
+        self._last, self._learning_rate = state.last, state.learning_rate
 
 
 def _mean(values: Collection[float]) -> float | None:

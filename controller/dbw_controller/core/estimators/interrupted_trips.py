@@ -8,15 +8,16 @@ with one arrival of an average worker, so that those of which little is seen are
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta, Raw, Struct
 
-from dbw_controller.core import plain
-from dbw_controller.core.estimators.forecast import Ended, Forecast, forecast
+from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, forecast
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import MAX_SECONDS, MAX_WORKERS, Arrivals
+from dbw_controller.core.reports import MAX_SECONDS, Arrivals
+from dbw_controller.core.state import Count, Real, Workers, decode, pack, unpack
 
 FADING, SLOW_FADING = 0.87, 0.97  # what an iteration counts after the next one, and after one that tells nothing
 TELLING = 0.05  # of an iteration: to have arrived, or not to have for so long
@@ -24,6 +25,23 @@ FIRSTS = 20  # iterations whose first arrival tells when anybody arrives at all
 DRAWS = 4  # for each iteration
 # Steps of a sequence that fills a square evenly (Roberts' R2): as good as random numbers here, and always the same.
 STEP, WORKER_STEP = 0.7548776662466927, 0.5698402909980532
+
+
+COLUMNS = dict.fromkeys(("exposure", "events", "mean"), MAX_SECONDS * FIRSTS * DRAWS)
+COLUMNS["square"] = MAX_SECONDS**2 * FIRSTS * DRAWS  # the largest number of each
+
+
+class InterruptedTripsState(Struct, frozen=True):
+    """What was seen of each worker, and the ordered times that follow from it."""
+
+    live: Workers
+    exposure: bytes
+    events: bytes
+    mean: bytes
+    square: bytes
+    weight: Real
+    drawn: Count
+    firsts: Annotated[list[Real], Meta(max_length=FIRSTS)]
 
 
 class InterruptedTrips:
@@ -37,7 +55,7 @@ class InterruptedTrips:
         self._drawn = 0
         self._mean, self._square, self._weight = np.zeros(0), np.zeros(0), 0.0
 
-    def ended(self, iteration: Ended, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+    def ended(self, iteration: IterationTimes, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
         """Learn who arrived when, and who did not."""
         if tuple(live) != self._live:
             self._resize(tuple(live))
@@ -69,37 +87,30 @@ class InterruptedTrips:
             self._weight = fading * self._weight + 1.0
 
     def _resize(self, live: tuple[int, ...]) -> None:
-        """Make room for these workers. What is known of those that stay is kept, and durations are learnt anew."""
+        """Make room for these workers. What is known of those that stay is kept, and durations are learnt again."""
         exposure, events = (dict(zip(self._live, some, strict=True)) for some in (self._exposure, self._events))
         self._live = live
         self._exposure = np.array([exposure.get(number, 0.0) for number in live])
         self._events = np.array([events.get(number, 0.0) for number in live])
         self._mean, self._square, self._weight = np.zeros(len(live)), np.zeros(len(live)), 0.0
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """All workers are idle, as they are at the beginning of every iteration."""
 
     def forecast(self) -> Forecast | None:
         """How long it takes until the k-th arrives."""
         return forecast(self._mean / self._weight, self._square / self._weight) if self._weight else None
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that was learnt, as plain data."""
-        columns = {name: plain.packed(getattr(self, f"_{name}")) for name in COLUMNS}
-        numbers = {"weight": self._weight, "drawn": self._drawn, "firsts": list(self._firsts)}
-        return {"live": list(self._live), **columns, **numbers}
+    def snapshot(self) -> InterruptedTripsState:
+        """All that was learnt."""
+        columns = {name: pack(getattr(self, f"_{name}")) for name in COLUMNS}
+        firsts = list(self._firsts)
+        return InterruptedTripsState(list(self._live), weight=self._weight, drawn=self._drawn, firsts=firsts, **columns)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that was learnt by what a snapshot holds."""
-        live = tuple(plain.integer(number, -MAX_WORKERS, 2**32) for number in state["live"])
-        columns = {name: plain.column(state[name], most) for name, most in COLUMNS.items()}
-        if any(len(column) != len(live) for column in columns.values()):
-            raise ValueError(f"columns are not as long as there are workers, {len(live)}")
-        self._firsts = deque(map(plain.real, state["firsts"]), FIRSTS)
-        self._drawn, self._weight = plain.integer(state["drawn"]), plain.real(state["weight"])
-        self._live = live
-        self._exposure, self._events, self._mean, self._square = columns.values()
-
-
-COLUMNS = dict.fromkeys(("exposure", "events", "mean"), MAX_SECONDS * FIRSTS * DRAWS)
-COLUMNS["square"] = MAX_SECONDS**2 * FIRSTS * DRAWS
+    def restore(self, data: Raw) -> None:
+        """Replace all that was learnt by an encoded state."""
+        state = decode(data, InterruptedTripsState)
+        columns = [unpack(getattr(state, name), len(state.live), 0, most) for name, most in COLUMNS.items()]
+        self._exposure, self._events, self._mean, self._square = columns
+        self._live, self._firsts = tuple(state.live), deque(state.firsts, FIRSTS)
+        self._weight, self._drawn = state.weight, state.drawn

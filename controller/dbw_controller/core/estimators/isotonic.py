@@ -3,16 +3,14 @@
 The problem (e:quadratic_opt): the samples of cell (h, k) have a weight w and a mean m. Find x that minimises
 Σ w (x − m)² and is nondecreasing in k, nonincreasing in h, and nondecreasing along the diagonal h = k.
 
-The solution falls into *blocks* of cells with one value, the weighted mean of their samples. They are found by
-splitting: a region stays whole unless it has a lower set (with each cell, all smaller ones belong to it) whose mean is
-below that of the whole; otherwise the two parts are solved by themselves. Lower sets are staircases, one column a row,
-so that the best one is found by a dynamic programme in time linear in the number of cells (`_staircase`). Where cells
-are all in one column, so that every two of them are in order, there is an even simpler way (`_cut_column`).
+The solution falls into *blocks* of cells with one value, the weighted mean of their samples. A region is one block,
+unless it has a lower set (with each cell, all smaller ones belong to it) whose mean is below that of the whole; then
+both parts are solved by themselves. Lower sets are staircases, one column a row, of which a dynamic programme finds the
+best in time linear in the number of cells (`_staircase`). Cells of one column are cut more simply (`_cut_column`).
 
 When samples change, only the blocks that they lie in are split again, and then joined with neighbours whose values
-violate the order: the smallest union of whole blocks that has no gaps in the order is solved as one region (`_join`).
-Every such step adds constraints that the solution violated, so it ends, at the same solution as solving everything.
-
+violate the order: the smallest union of whole blocks without gaps in the order is solved as one region (`_join`). Every
+such step adds constraints that the solution violated, so it ends, at the same solution as solving everything.
 Rows without samples are left out, which does not change the order of the others.
 """
 
@@ -25,7 +23,7 @@ from dbw_controller.core.kernels import compiled
 ROUNDING = 1e-13
 # A cell with less than this share of a region's weight may stand out from it without moving its mean by much.
 LIGHT = 1e-3
-# Repairing the solution costs about this many times more for a changed cell than solving it anew does for each cell.
+# Repairing the solution costs about this many times more for a changed cell than solving all does for each cell.
 WORTH_REPAIRING = 4
 
 
@@ -34,8 +32,7 @@ def _mean(grid: Grid, region: int) -> tuple[float, bool]:
     """The mean of a region's samples, and whether a cell is so light that it hardly contributes."""
     weight, mean, stop, below = grid.weight, grid.mean, grid.stop, grid.below
     total = total_weight = 0.0
-    lightest = math.inf
-    segment = region
+    lightest, segment = math.inf, region
     while segment >= 0:
         for cell in range(segment, stop[segment]):
             share = weight[cell]
@@ -61,53 +58,39 @@ def _staircase(grid: Grid, region: int, threshold: float, below_it: bool) -> int
     """
     size, weight, mean, stop = grid.size, grid.weight, grid.mean, grid.stop
     best, choice, chain, cut = grid.best, grid.choice, grid.chain, grid.cut
-    count = 0
-    room = 0  # where the row's costs begin in `best`
+    count = room = 0  # rows so far, and where the row's costs begin in `best`
     above_room = above_begin = above_row = 0  # there, column q of the row above is at above_room + q
     above_end = -1
     segment = region
     while segment >= 0:
         chain[count] = segment
-        row = segment // size
-        begin = segment - row * size
+        row, begin = segment // size, segment % size
         end = stop[segment] - row * size
         cost = 0.0
         if below_it:
-            place = room
-            best[place] = 0.0
-            for cell in range(segment, stop[segment]):
-                place += 1
-                cost += weight[cell] * (mean[cell] - threshold)
-                best[place] = cost
+            best[room] = 0.0
+            for i in range(end - begin):
+                cost += weight[segment + i] * (mean[segment + i] - threshold)
+                best[room + i + 1] = cost
         else:
-            place = room + end - begin
-            best[place] = 0.0
-            for cell in range(stop[segment] - 1, segment - 1, -1):
-                place -= 1
-                cost -= weight[cell] * (mean[cell] - threshold)
-                best[place] = cost
+            best[room + end - begin] = 0.0
+            for i in range(end - begin - 1, -1, -1):
+                cost -= weight[segment + i] * (mean[segment + i] - threshold)
+                best[room + i] = cost
         if count > 0:
             any_best = right_best = math.inf
             any_choice = right_choice = 0
             q = above_begin
-            place = room
             for s in range(begin, end + 1):
                 while q <= s and q <= above_end:
                     candidate = best[above_room + q]
                     if candidate < any_best:
-                        any_best = candidate
-                        any_choice = q
+                        any_best, any_choice = candidate, q
                     if q > above_row and candidate < right_best:
-                        right_best = candidate
-                        right_choice = q
+                        right_best, right_choice = candidate, q
                     q += 1
-                if s <= row:
-                    best[place] += any_best
-                    choice[place] = any_choice
-                else:
-                    best[place] += right_best
-                    choice[place] = right_choice
-                place += 1
+                best[room + s - begin] += any_best if s <= row else right_best
+                choice[room + s - begin] = any_choice if s <= row else right_choice
         above_room, above_begin, above_end, above_row = room - begin, begin, end, row
         room += end - begin + 1
         segment = grid.below[segment]
@@ -116,8 +99,7 @@ def _staircase(grid: Grid, region: int, threshold: float, below_it: bool) -> int
     least, column = 0.0, -1
     for s in range(above_begin, above_end + 1):
         if best[above_room + s] < least:
-            least = best[above_room + s]
-            column = s
+            least, column = best[above_room + s], s
     if column < 0:
         return 0
     for i in range(count - 1, -1, -1):
@@ -148,12 +130,10 @@ def _cut(grid: Grid, count: int) -> tuple[int, int]:
         segment = chain[i]
         end = stop[segment]
         if cut[i] < end:
-            stop[cut[i]] = end
-            below[cut[i]] = upper_region
+            stop[cut[i]], below[cut[i]] = end, upper_region
             upper_region = cut[i]
         if cut[i] > segment:
-            stop[segment] = cut[i]
-            below[segment] = lower_region
+            stop[segment], below[segment] = cut[i], lower_region
             lower_region = segment
     return lower_region, upper_region
 
@@ -161,9 +141,8 @@ def _cut(grid: Grid, count: int) -> tuple[int, int]:
 @compiled
 def _solve_region(grid: Grid, region: int, queued: int) -> int:
     """Solve a region by itself, and queue its blocks; returns how many are queued in all."""
-    regions = grid.regions
+    regions, count = grid.regions, 1
     regions[0] = region
-    count = 1
     while count > 0:
         count -= 1
         region = regions[count]
@@ -178,8 +157,7 @@ def _solve_region(grid: Grid, region: int, queued: int) -> int:
             rows = _staircase(grid, region, value * (1.0 + ROUNDING), False)
         lower, upper = _cut(grid, rows) if rows > 0 else (-1, -1)
         if upper >= 0:
-            regions[count] = upper
-            regions[count + 1] = lower
+            regions[count], regions[count + 1] = upper, lower
             count += 2
         else:
             queued = _make_block(grid, region, value, queued)
@@ -195,8 +173,7 @@ def _cut_column(grid: Grid, region: int) -> int:
     """
     size, weight, mean, value, stop, below = grid.size, grid.weight, grid.mean, grid.value, grid.stop, grid.below
     blocks, weights = grid.chain, grid.best
-    count = 0
-    segment = region
+    count, segment = 0, region
     while segment >= 0:
         if stop[segment] > segment + 1 or (segment - region) % size != 0:
             return 0
@@ -210,9 +187,7 @@ def _cut_column(grid: Grid, region: int) -> int:
                 block_mean = (value[above] * above_weight + block_mean * block_weight) / total
             block_weight = total
             count -= 1
-        blocks[count] = block
-        weights[count] = block_weight
-        value[block] = block_mean
+        blocks[count], weights[count], value[block] = block, block_weight, block_mean
         count += 1
         segment = below[segment]
     for i in range(1, count):
@@ -233,8 +208,7 @@ def _make_block(grid: Grid, region: int, value: float, queued: int) -> int:
             segments[cell] = segment
         segment = grid.below[segment]
     if not grid.queued[region]:
-        grid.queued[region] = 1
-        grid.queue[queued] = region
+        grid.queued[region], grid.queue[queued] = 1, region
         queued += 1
     return queued
 
@@ -260,15 +234,11 @@ def _violation(grid: Grid, block: int) -> int:
         if stop < start + size and value[stop] < least:
             return stop
         above: int = previous_row[row]
-        if above < size:
-            cell = segment + (above - row) * size
-            if value[cell] < least:
-                return cell
+        if above < size and value[segment + (above - row) * size] < least:
+            return segment + (above - row) * size
         beneath: int = next_row[row]
-        if beneath < size:
-            cell = stop - 1 + (beneath - row) * size
-            if value[cell] > most:
-                return cell
+        if beneath < size and value[stop - 1 + (beneath - row) * size] > most:
+            return stop - 1 + (beneath - row) * size
         if segment <= start + row < stop:
             if above < size and value[above * size + above] > most:
                 return above * size + above
@@ -282,8 +252,7 @@ def _violation(grid: Grid, block: int) -> int:
 def _absorb(grid: Grid, block: int) -> int:
     """Take a block apart and its cells into the union; returns its last row."""
     size, first, last = grid.size, grid.first, grid.last
-    row = 0
-    segment = block
+    row, segment = 0, block
     while segment >= 0:
         row = segment // size
         first[row] = min(first[row], segment - row * size)
@@ -337,8 +306,7 @@ def _join(grid: Grid, one: int, other: int) -> int:
                 if row == right:
                     break
                 row = next_row[row]
-            top = min(top, left)
-            bottom = max(bottom, right)
+            top, bottom = min(top, left), max(bottom, right)
         # Whole blocks only.
         grown = False
         row, final = top, bottom
@@ -355,16 +323,13 @@ def _join(grid: Grid, one: int, other: int) -> int:
                 break
             row = next_row[row]
 
-    chain = -1
-    row = bottom
+    chain, row = -1, bottom
     while True:
         if first[row] < last[row]:
             segment = row * size + first[row]
-            grid.stop[segment] = row * size + last[row]
-            grid.below[segment] = chain
+            grid.stop[segment], grid.below[segment] = row * size + last[row], chain
             chain = segment
-        first[row] = size
-        last[row] = 0
+        first[row], last[row] = size, 0
         if row == top:
             return chain
         row = previous_row[row]
@@ -391,16 +356,13 @@ def _reconcile(grid: Grid, queued: int) -> None:
 
 @compiled
 def solve(grid: Grid) -> None:
-    """Solve everything anew, as one region."""
-    size = grid.size
-    region = -1
+    """Solve everything again, as one region."""
+    size, region = grid.size, -1
     row = grid.previous_row[size]
     while row < size:
-        grid.stop[row * size] = (row + 1) * size
-        grid.below[row * size] = region
+        grid.stop[row * size], grid.below[row * size] = (row + 1) * size, region
+        grid.changed_from[row], grid.changed_to[row] = size, 0
         region = row * size
-        grid.changed_from[row] = size
-        grid.changed_to[row] = 0
         row = grid.previous_row[row]
     if region >= 0:
         _reconcile(grid, _solve_region(grid, region, 0))  # cells of little weight may have ended up on a wrong side
@@ -409,8 +371,7 @@ def solve(grid: Grid) -> None:
 @compiled
 def repair(grid: Grid) -> None:
     """Bring the solution up to date with the samples that have changed since."""
-    size = grid.size
-    queued = 0
+    size, queued = grid.size, 0
     row = grid.next_row[size]
     while row < size:
         if grid.changed_from[row] < grid.changed_to[row]:
@@ -419,14 +380,13 @@ def repair(grid: Grid) -> None:
                 following = grid.stop[segment]
                 queued = _solve_region(grid, grid.block[segment], queued)
                 segment = following
-            grid.changed_from[row] = size
-            grid.changed_to[row] = 0
+            grid.changed_from[row], grid.changed_to[row] = size, 0
         row = grid.next_row[row]
     _reconcile(grid, queued)
 
 
 @compiled
-def settle(grid: Grid) -> None:
+def update(grid: Grid) -> None:
     """Bring the solution up to date, in whichever way is faster."""
     sampled = changed = 0
     row = grid.next_row[grid.size]

@@ -1,10 +1,8 @@
 """Who is alive, as far as a parameter server tells: the numbers of its workers, or only how many there are."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from dbw_controller.core import plain
-from dbw_controller.core.reports import MAX_WORKERS, Arrivals, Membership
+from dbw_controller.core.reports import Arrivals, Membership
 
 
 class Roster:
@@ -41,15 +39,14 @@ class Roster:
             self._heard = dict.fromkeys(worker for worker in workers if worker >= 0)
 
     def snapshot(self) -> list[int]:
-        """The numbers, as plain data."""
+        """The numbers."""
         return list(self._workers)
 
-    def restore(self, state: Any) -> None:  # noqa: ANN401
-        """Replace them by what a snapshot holds."""
-        workers = tuple(plain.integer(worker, -MAX_WORKERS, 2**32) for worker in state)
-        if len(set(workers)) != len(workers) or len(workers) > MAX_WORKERS:
+    def restore(self, workers: Sequence[int]) -> None:
+        """Replace the numbers by those of a snapshot."""
+        if len(set(workers)) != len(workers):
             raise ValueError("the numbers of workers are not different ones")
-        self._set(workers)
+        self._set(tuple(workers))
 
 
 def _workers(arrivals: Arrivals) -> Iterable[int]:

@@ -1,17 +1,28 @@
 """What DBW+ learns: how far the loss is above the noise floor, and how long each worker takes."""
 
 from collections.abc import Sequence
-from typing import Any
+
+from msgspec import Raw, Struct
 
 from dbw_controller.core.estimators.finished_trips import FinishedTrips
-from dbw_controller.core.estimators.forecast import Ended, Forecast, Trips
+from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, Trips
 from dbw_controller.core.estimators.interrupted_trips import InterruptedTrips
 from dbw_controller.core.estimators.noise_floor import NoiseFloor
 from dbw_controller.core.estimators.roster import Roster
 from dbw_controller.core.policies.policy import Memory
 from dbw_controller.core.reports import Arrivals, IterationSummary, Membership
+from dbw_controller.core.state import Workers, decode, encode
 
 MOST_ROWS_A_WORKER = 64  # of arrivals that wait for the end of their iteration
+
+
+class DbwPlusState(Struct, frozen=True):
+    """All that DBW+ has learnt."""
+
+    floor: NoiseFloor
+    roster: Workers
+    interrupted: bool  # whether the workers are
+    trips: Raw
 
 
 class DbwPlusMemory(Memory):
@@ -25,7 +36,7 @@ class DbwPlusMemory(Memory):
         self._roster = Roster()
         self._arrivals: list[Arrivals] = []
         self._rows = 0
-        self._ended: Ended | None = None  # whose arrivals nothing was learnt from yet
+        self._ended: IterationTimes | None = None  # whose arrivals nothing was learnt from yet
 
     def arrived(self, arrivals: Sequence[Arrivals]) -> None:
         """Keep arrivals until their iteration has ended."""
@@ -37,7 +48,7 @@ class DbwPlusMemory(Memory):
     def ended(self, summary: IterationSummary) -> None:
         """Learn about the loss, and keep the rest for later."""
         self.floor.observe(summary)
-        self._ended = Ended(summary.iteration, summary.published_seconds, summary.duration_seconds)
+        self._ended = IterationTimes(summary.iteration, summary.published_seconds, summary.duration_seconds)
 
     def catch_up(self, membership: Membership) -> None:
         """Learn from the last iteration's times."""
@@ -51,26 +62,23 @@ class DbwPlusMemory(Memory):
             self._trips.ended(ended, arrivals, live)
             self.forecast = self._trips.forecast()
 
-    def begin(self, anew: bool) -> None:
-        """Forget who is in the middle of what, and, if another training begins, how that went."""
+    def reset(self, new_training: bool) -> None:
+        """Forget who is in the middle of what and, with a new training, how the last one went."""
         self._arrivals, self._rows, self._ended = [], 0, None
-        self._trips.begin()
-        if anew:
+        self._trips.reset()
+        if new_training:
             self.floor = NoiseFloor()
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that was learnt, as plain data."""
-        return {
-            "floor": self.floor.snapshot(),
-            "roster": self._roster.snapshot(),
-            "interrupted": self._interrupted,
-            "trips": self._trips.snapshot(),
-        }
+    def snapshot(self) -> DbwPlusState:
+        """All that was learnt."""
+        trips = Raw(encode(self._trips.snapshot()))
+        return DbwPlusState(self.floor, self._roster.snapshot(), self._interrupted, trips)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that was learnt by what a snapshot holds."""
-        self.floor.restore(state["floor"])
-        self._roster.restore(state["roster"])
-        if state["interrupted"] == self._interrupted:  # otherwise it is of workers that do something else
-            self._trips.restore(state["trips"])
+    def restore(self, data: Raw) -> None:
+        """Replace all that was learnt by an encoded state."""
+        state = decode(data, DbwPlusState)
+        self.floor = state.floor
+        self._roster.restore(state.roster)
+        if state.interrupted == self._interrupted:  # otherwise it is of workers that do something else
+            self._trips.restore(state.trips)
         self.forecast = self._trips.forecast()

@@ -1,9 +1,9 @@
 """What every policy is: an observation in, a choice with its reason out."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 from dbw_controller.core.estimators.durations import DurationEstimator, Durations
 from dbw_controller.core.estimators.gain import GainEstimate
@@ -24,15 +24,15 @@ class Memory:
     def catch_up(self, membership: Membership) -> None:
         """Do what the next choice but one needs, unless it is done. Nobody waits for a decision meanwhile."""
 
-    def begin(self, anew: bool) -> None:
-        """All workers are idle, and iterations may be numbered anew. If another training begins, its loss does too."""
+    def reset(self, new_training: bool) -> None:
+        """All workers are idle, and iteration numbers may start again. With a new training, so does the loss."""
 
-    def snapshot(self) -> dict[str, Any]:
-        """All that was learnt, as plain data."""
+    def snapshot(self) -> object:
+        """All that was learnt, as anything that msgspec encodes, such as a struct. It is encoded at once."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Replace all that was learnt by what a snapshot holds."""
+    def restore(self, data: Raw) -> None:
+        """Replace all that was learnt by what a snapshot held, encoded: see `core.state.decode`."""
 
 
 class Observation(Struct, frozen=True):

@@ -1,13 +1,12 @@
 """Each arrival makes one sample, as soon as it is known what was waited for before it."""
 
-import json
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_controller.core.arrival_log import REMEMBERED_ITERATIONS, ArrivalLog, Sample
+from dbw_controller.core.arrival_log import REMEMBERED_ITERATIONS, ArrivalLog, ArrivalLogState, Sample
 from dbw_controller.core.reports import Arrivals
+from dbw_controller.core.state import decode, encode
 
 Plain = tuple[int, int, int, list[float]]
 
@@ -99,8 +98,8 @@ def test_memory_is_bounded_whatever_is_reported() -> None:
         log.arrive(arrivals(7 * iteration, [1.0]), most=4)
         log.end(iteration, k=2, live_workers=4)
     state = log.snapshot()
-    assert len(state["entries"]) <= 3 * REMEMBERED_ITERATIONS + 1
-    assert len(state["waiting"]) <= 2 * REMEMBERED_ITERATIONS
+    assert len(state.entries) <= 3 * REMEMBERED_ITERATIONS + 1
+    assert len(state.waiting) <= 2 * REMEMBERED_ITERATIONS
 
 
 def test_going_back_forgets_what_came_after() -> None:
@@ -173,7 +172,7 @@ def test_however_they_are_reported_each_rank_makes_one_sample_and_snapshots_hold
         if step % 3 == 2 and step // 3 < iterations:
             samples += log.end(step // 3, k=2, live_workers=workers)
         copy = ArrivalLog()
-        copy.restore(json.loads(json.dumps(log.snapshot())))
+        copy.restore(decode(encode(log.snapshot()), ArrivalLogState))
         assert copy.snapshot() == log.snapshot()
         log = copy
     seen = [(i, first + j) for i, _, first, seconds in samples for j in range(len(seconds))]

@@ -22,9 +22,20 @@ from dbw_controller.core.estimators.durations import UnsampledDuration
 from dbw_controller.core.estimators.gain import fill_gains
 from dbw_controller.core.estimators.round_trips import arrive, guess
 from dbw_controller.core.estimators.shadows import replay
-from dbw_controller.core.job import LATE_ITERATIONS, REMEMBERED_DECISIONS, warm_up
+from dbw_controller.core.job import LATE_ITERATIONS, warm_up
+from dbw_controller.core.job_state import REMEMBERED_DECISIONS
 from dbw_controller.core.kernels import COMPILED
-from dbw_controller.core.policies import AdaSync, BlindDbw, Choice, Dbw, DbwPlus, Observation, Static, Sync
+from dbw_controller.core.policies import (
+    AdaSync,
+    BlindDbw,
+    Choice,
+    Dbw,
+    DbwPlus,
+    Observation,
+    Static,
+    Sync,
+    built_in_policies,
+)
 from dbw_controller.core.policies.dbw_plus import fill_progress
 from dbw_controller.core.policies.greedy import best_rate
 from dbw_controller.core.reasons import Input, Reason
@@ -124,7 +135,7 @@ def test_late_arrivals_are_counted() -> None:
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
 @pytest.mark.parametrize("policy", [Dbw(), BlindDbw(), DbwPlus()])
 def test_all_that_decisions_need_can_be_compiled_ahead(policy: Any) -> None:
-    warm_up()
+    warm_up(built_in_policies())
     kernels: list[Any] = [first_wrong, fill_gains, fill_progress, best_rate, arrive, guess, replay]
     compiled_for = [len(kernel.signatures) for kernel in kernels]
     assert min(compiled_for) >= 1
@@ -204,7 +215,7 @@ def test_going_forward_is_no_different_from_a_gap_with_idle_workers() -> None:
     assert job.begin(Membership(4), iteration=50).iteration == 50
     job.report(full_report(50, k=2, times=(1.0, 2.0, 3.0, 4.0)))
     assert job.iteration == 51
-    assert job.durations.snapshot(0)["rows"] == [4]  # all four were idle
+    assert job.durations.snapshot(0).rows == [4]  # all four were idle
 
 
 def test_samples_do_not_get_younger_by_going_back() -> None:
@@ -332,12 +343,12 @@ def test_names_are_those_of_the_contract(ours: type[Enum], theirs: Any, prefix: 
         (lambda: summary(0, previous_k=2.5), "summary.previous_k"),
         (lambda: summary(0, loss="low"), "summary.loss"),
         (lambda: GradientMoments(1.0, degrees_of_freedom=-1), "summary.moments.degrees_of_freedom"),
-        (lambda: new_job(policy="dbw"), "spec.policy"),
-        (lambda: new_job(policy=Dbw), "spec.policy"),
-        (lambda: JobSpec(k_min=0), "spec.k_min"),
-        (lambda: JobSpec(k_min=3, k_max=2), "spec.k_max"),
-        (lambda: JobSpec(averaging_window=0), "spec.estimation.averaging_window"),
-        (lambda: JobSpec(sample_half_life=math.nan), "spec.estimation.sample_half_life_iterations"),
+        (lambda: new_job(policy="dbw"), "policy"),
+        (lambda: new_job(policy=Dbw), "policy"),
+        (lambda: JobSpec(k_min=0), "k_min"),
+        (lambda: JobSpec(k_min=3, k_max=2), "k_max"),
+        (lambda: JobSpec(averaging_window=0), "averaging_window"),
+        (lambda: JobSpec(sample_half_life=math.nan), "sample_half_life"),
         (lambda: new_job(iteration=-1), "iteration"),
     ],
 )

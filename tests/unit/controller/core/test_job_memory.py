@@ -1,6 +1,6 @@
 """What a policy learns by itself: a job keeps it, hands it on, and has time to learn it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import StateDamagedError
@@ -17,8 +18,9 @@ from dbw_controller.core.policies.dbw_plus_memory import MOST_ROWS_A_WORKER, Dbw
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
-from dbw_controller.server.store import decode, encode
+from dbw_controller.core.state import decode, encode
 from tests.jobs import full_report, new_job, trained_job
+from tests.states import Change, opened
 from tests.timelines import Timeline
 
 WORKERS = 8
@@ -79,7 +81,7 @@ def test_decisions_do_not_depend_on_when_there_was_time_to_learn(mode: SyncMode,
         members = Membership(WORKERS - (report.summary.iteration in (20, 21)))
         for part in (Report(report.arrivals[:split]), Report(report.arrivals[split:], report.summary, members)):
             mine, other = never.report(part), sometimes.report(part)
-            assert (mine and mine.as_plain()) == (other and other.as_plain())
+            assert (mine and mine.snapshot()) == (other and other.snapshot())
             if at_once:
                 sometimes.catch_up()
                 sometimes.catch_up()
@@ -101,7 +103,7 @@ def test_reports_that_are_repeated_change_nothing(mode: SyncMode) -> None:
     for report in reports(once, Timeline(WORKERS, DELAY, 0, mode), 30):
         mine, other = once.report(report), again.report(report)
         assert again.report(report) is other
-        assert (mine and mine.as_plain()) == (other and other.as_plain())
+        assert (mine and mine.snapshot()) == (other and other.snapshot())
     assert once.snapshot() == again.snapshot()
 
 
@@ -119,14 +121,14 @@ def test_iterations_may_be_missing(mode: SyncMode) -> None:
 @MODES
 def test_a_restored_job_goes_on_as_it_was(mode: SyncMode) -> None:
     job, timeline = trained(mode)
-    copy = Job.restore(decode(encode(job.snapshot())))
+    copy = Job.restore(job.snapshot())
     assert copy.snapshot() == job.snapshot()
     for report in reports(job, timeline, 30):
         mine, other = job.report(report), copy.report(report)
         assert mine is not None
         assert other is not None
         if mode is INTERRUPT:
-            assert mine.as_plain() == other.as_plain()
+            assert mine.snapshot() == other.snapshot()
         assert mine.estimates.gains is not None
         assert other.estimates.gains is not None
         assert other.estimates.gains.tolist() == mine.estimates.gains.tolist()
@@ -138,7 +140,7 @@ def test_a_restored_job_goes_on_as_it_was(mode: SyncMode) -> None:
 def test_what_was_learnt_can_be_adopted_by_another_job(mode: SyncMode) -> None:
     teacher, _ = trained(mode)
     job, learnt = job_of(mode), ask(teacher)
-    decision = job.adopt(decode(encode(teacher.learnt())))
+    decision = job.adopt(teacher.learnt())
     assert (decision.iteration, decision.k, decision.reason) == (0, learnt.k, learnt.reason)
     assert decision.estimates.explanation == learnt.estimates.explanation
     assert seconds(decision).tolist() == seconds(learnt).tolist()
@@ -165,7 +167,7 @@ def test_of_workers_that_behave_otherwise_only_the_loss_is_adopted(mode: SyncMod
 def test_what_another_policy_has_learnt_can_be_adopted(mode: SyncMode) -> None:
     teacher, _ = trained(mode, Dbw())
     job, _ = trained(mode)
-    decision = job.adopt(decode(encode(teacher.learnt())))
+    decision = job.adopt(teacher.learnt())
     assert is_of_ranks(decision)
     assert not knows_floor(decision)
     assert job.durations.estimate().seconds.tolist() == teacher.durations.estimate().seconds.tolist()
@@ -176,18 +178,18 @@ def test_what_another_policy_has_learnt_can_be_adopted(mode: SyncMode) -> None:
 def test_another_policy_can_adopt_what_this_one_has_learnt(mode: SyncMode) -> None:
     teacher, _ = trained(mode)
     job = job_of(mode, Dbw())
-    decision = job.adopt(decode(encode(teacher.learnt())))
+    decision = job.adopt(teacher.learnt())
     assert decision.estimates.gains is not None
     assert seconds(decision).tolist() == teacher.durations.estimate().seconds.tolist()
-    assert job.learnt()["memory"] == {}
+    assert opened(job.learnt())["memory"] == {}
 
 
 def test_a_state_of_before_there_were_memories_can_be_used() -> None:
     job = trained_job(policy=Dbw())
-    state = job.snapshot()
+    state = opened(job.snapshot())
     del state["learnt"]["memory"], state["learnt"]["policy"]
-    assert Job.restore(state).snapshot() == job.snapshot()
-    assert is_of_ranks(new_job(policy=PLUS).adopt(state["learnt"]))
+    assert Job.restore(encode(state)).snapshot() == job.snapshot()
+    assert is_of_ranks(new_job(policy=PLUS).adopt(encode(state["learnt"])))
 
 
 @MODES
@@ -239,9 +241,6 @@ def test_arrivals_that_wait_for_an_end_that_never_comes_do_not_pile_up() -> None
     assert not is_of_ranks(job.decision())
 
 
-Change = Callable[[dict[str, Any]], object]
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -258,12 +257,12 @@ Change = Callable[[dict[str, Any]], object]
 @MODES
 def test_a_damaged_memory_is_refused_and_changes_nothing(mode: SyncMode, change: Change) -> None:
     job, _ = trained(mode)
-    before, state = job.snapshot(), job.snapshot()
+    before, state = job.snapshot(), opened(job.snapshot())
     change(state["learnt"]["memory"])
     with pytest.raises(StateDamagedError):
-        Job.restore(state)
+        Job.restore(encode(state))
     with pytest.raises(StateDamagedError):
-        job.adopt(state["learnt"])
+        job.adopt(encode(state["learnt"]))
     assert job.snapshot() == before
 
 
@@ -283,14 +282,14 @@ class Diary:
         if self.pages and self.pages[-1].endswith("ended"):
             self.pages.append(f"time to learn, with {membership.live_workers}")
 
-    def begin(self, anew: bool) -> None:
-        self.pages.append("another training" if anew else "idle")
+    def reset(self, new_training: bool) -> None:
+        self.pages.append("another training" if new_training else "idle")
 
     def snapshot(self) -> dict[str, Any]:
         return {"pages": list(self.pages)}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.pages = [*state["pages"], "restored"]
+    def restore(self, data: Raw) -> None:
+        self.pages = [*decode(data, dict[str, list[str]])["pages"], "restored"]
 
 
 @dataclass(frozen=True)
@@ -338,4 +337,4 @@ def test_policies_without_a_memory_need_no_time_to_learn() -> None:
     before = job.snapshot()
     job.catch_up()
     assert job.snapshot() == before
-    assert before["learnt"]["memory"] == {}
+    assert opened(before)["learnt"]["memory"] == {}

@@ -1,6 +1,5 @@
 """A job can be kept, restored, and what it has learnt handed on."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,12 +11,14 @@ from dbw_controller.core.errors import (
     StateDamagedError,
     StateFormatUnknownError,
 )
-from dbw_controller.core.job import STATE_VERSION, Job
+from dbw_controller.core.job import Job
+from dbw_controller.core.job_state import STATE_VERSION
 from dbw_controller.core.policies import POLICIES, BlindDbw, Choice, Observation, Static
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec
 from tests.jobs import full_report, new_job, seconds, trained_job
+from tests.states import Change, changed
 
 
 def test_what_was_adopted_counts_for_less_where_there_are_other_numbers_of_workers() -> None:
@@ -48,7 +49,7 @@ def test_a_restored_job_gives_the_decisions_it_gave() -> None:
     job = trained_job()
     copy = Job.restore(job.snapshot())
     for iteration in range(7):
-        assert copy.decision(iteration).as_plain() == job.decision(iteration).as_plain()
+        assert copy.decision(iteration).snapshot() == job.decision(iteration).snapshot()
     repeated = copy.report(full_report(5))
     assert repeated is copy.decision(6)
 
@@ -97,9 +98,6 @@ def test_a_loss_of_another_job_does_not_look_like_growth() -> None:
     assert job.decision().reason is Reason.BEST_RATE
 
 
-Change = Callable[[dict[str, Any]], object]
-
-
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -115,8 +113,7 @@ Change = Callable[[dict[str, Any]], object]
     ],
 )
 def test_a_damaged_snapshot_is_refused(change: Change, error: type[Exception]) -> None:
-    state = trained_job().snapshot()
-    change(state)
+    state = changed(trained_job().snapshot(), change)
     with pytest.raises(error):
         Job.restore(state)
 
@@ -124,8 +121,7 @@ def test_a_damaged_snapshot_is_refused(change: Change, error: type[Exception]) -
 @pytest.mark.parametrize("change", [lambda s: s.update(version=99), lambda s: s["durations"].update(rows=[77])])
 def test_a_damaged_state_is_not_adopted(change: Change) -> None:
     job = trained_job()
-    before, state = job.snapshot(), job.learnt()
-    change(state)
+    before, state = job.snapshot(), changed(job.learnt(), change)
     with pytest.raises((StateDamagedError, StateFormatUnknownError)):
         job.adopt(state)
     assert job.snapshot() == before

@@ -1,6 +1,7 @@
 """Kernels are compiled as well as it is possible here."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def numba_that_refuses(monkeypatch: pytest.MonkeyPatch, option: str, error: type
         used.append(options)
         return lambda function: function
 
-    monkeypatch.setattr(module, "njit", njit, raising=False)
+    monkeypatch.setattr(module, "numba", SimpleNamespace(njit=njit), raising=False)
     monkeypatch.setattr(module, "COMPILED", True)
     return used
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dbw_controller.core.errors import InvalidValueError, NotSupportedError
 from dbw_controller.core.estimators import isotonic
@@ -203,17 +204,19 @@ def test_samples_of_an_estimator_with_another_half_life_are_as_young_as_they_wer
     [
         {"rows": [2, 1]},
         {"rows": [1, 9]},
+        {"rows": [1]},
+        {"workers": 10_000},
         {"means": np.array([1.0, math.nan] * 2).tobytes()},
         {"weights": np.array([1.0, -1.0] * 2).tobytes()},
     ],
 )
-def test_a_snapshot_that_makes_no_sense_is_refused_and_changes_nothing(change: dict[str, object]) -> None:
+def test_a_snapshot_that_makes_no_sense_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
     estimator = DurationEstimator(2)
     add(estimator, 2, [1.0, 2.0])
     add(estimator, 1, [3.0, 4.0])
     before = estimator.estimate()
-    with pytest.raises(ValueError, match=r"durations|integer|column"):
-        estimator.restore({**estimator.snapshot(0), **change}, 0)
+    with pytest.raises(ValueError, match=r"durations|column"):
+        estimator.restore(replace(estimator.snapshot(0), **change), 0)
     assert estimator.estimate() is before
 
 
@@ -237,7 +240,7 @@ def test_where_cvxpy_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
 def test_all_kernels_can_be_compiled_ahead() -> None:
     warm_up()
-    kernels: list[Any] = [add_samples, isotonic.settle, diagonal_durations]
+    kernels: list[Any] = [add_samples, isotonic.update, diagonal_durations]
     compiled_for = [len(kernel.signatures) for kernel in kernels]
     assert min(compiled_for) == 1
     estimator = DurationEstimator(7, half_life=3)

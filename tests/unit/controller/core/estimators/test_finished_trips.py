@@ -1,37 +1,38 @@
 """Round trips of workers that finish what they have begun, and durations that follow from them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import cycle, islice
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from dbw_controller.core import plain
 from dbw_controller.core.errors import StateDamagedError, damaged_state
 from dbw_controller.core.estimators.finished_trips import FinishedTrips
-from dbw_controller.core.estimators.forecast import Ended
+from dbw_controller.core.estimators.forecast import IterationTimes
 from dbw_controller.core.estimators.roster import Roster
 from dbw_controller.core.estimators.round_trips import REMEMBERED
 from dbw_controller.core.estimators.shadows import SHADOWS, shadowed
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import MAX_SECONDS, Arrivals, Membership
+from dbw_controller.core.state import pack, unpack
+from tests.states import Change, changed, raw
 from tests.timelines import Timeline
 
 USUAL = "uniform:1,1.9"  # none is unusually short or long
 
-Told = tuple[Ended, list[Arrivals]]
+Told = tuple[IterationTimes, list[Arrivals]]
 
 
 def recovered(trips: FinishedTrips) -> list[list[float]]:
     """The round trips that are remembered of each worker, in some order."""
     state = trips.snapshot()
-    seconds = plain.unpacked(state["seconds"]).reshape(-1, REMEMBERED)
-    return [sorted(row[: int(n)].tolist()) for row, n in zip(seconds, plain.unpacked(state["filled"]), strict=True)]
+    seconds = unpack(state.seconds).reshape(-1, REMEMBERED)
+    return [sorted(row[: int(n)].tolist()) for row, n in zip(seconds, unpack(state.filled), strict=True)]
 
 
 def seconds(trips: FinishedTrips) -> Array:
@@ -144,7 +145,7 @@ def moved(told: Sequence[Told], iterations: int, by: float) -> list[Told]:
     """The same iterations with other numbers, by another clock."""
     return [
         (
-            Ended(ended.number + iterations, (ended.published or 0.0) + by, ended.duration),
+            IterationTimes(ended.number + iterations, (ended.published or 0.0) + by, ended.duration),
             [Arrivals(b.iteration + iterations, b.seconds, b.preceding, b.workers) for b in arrivals],
         )
         for ended, arrivals in told
@@ -176,7 +177,7 @@ def test_beginning_anew_forgets_only_who_is_busy() -> None:
     timeline = Timeline(4, USUAL)
     trips = after(timeline, [2] * 20)
     before, durations = recovered(trips), seconds(trips).tolist()
-    trips.begin()
+    trips.reset()
     assert (recovered(trips), seconds(trips).tolist()) == (before, durations)
     again = Timeline(4, USUAL)
     learn(trips, [again.iterate(4) for _ in range(REMEMBERED)], again.live)  # from iteration 0 on
@@ -199,7 +200,7 @@ def test_a_clock_that_jumps_ahead_makes_no_round_trip_that_cannot_be() -> None:
     for jump, (ended, arrivals) in enumerate(timeline.iterate(1) for _ in range(9)):
         assert ended.published is not None
         trips.ended(ended._replace(published=ended.published + 0.9 * MAX_SECONDS * (jump % 2)), arrivals, timeline.live)
-    FinishedTrips().restore(trips.snapshot())
+    FinishedTrips().restore(raw(trips.snapshot()))
     assert max(map(max, recovered(trips))) <= MAX_SECONDS
 
 
@@ -228,9 +229,9 @@ def test_workers_that_come_are_taken_to_be_like_the_others_until_they_are_known(
 def test_workers_that_leave_are_forgotten_and_those_that_stay_are_not() -> None:
     timeline = Timeline(4, "constant:1 * factors:1,2.25,4.125,8")
     trips = after(timeline, [4] * 3)
-    trips.ended(Ended(3, None, 1.0), [], [2, 0, 77])  # in another order, with one that is new
+    trips.ended(IterationTimes(3, None, 1.0), [], [2, 0, 77])  # in another order, with one that is new
     assert recovered(trips) == [[4.125] * 3, [1.0] * 3, [(4.125 + 1.0) / 2]]
-    trips.ended(Ended(4, None, 1.0), [], (2,))
+    trips.ended(IterationTimes(4, None, 1.0), [], (2,))
     assert recovered(trips) == [[4.125] * 3]
     assert seconds(trips) == pytest.approx([4.125])
 
@@ -238,9 +239,9 @@ def test_workers_that_leave_are_forgotten_and_those_that_stay_are_not() -> None:
 def test_nothing_is_known_before_anybody_has_arrived() -> None:
     trips = FinishedTrips()
     assert trips.forecast() is None
-    trips.ended(Ended(0, 0.0, 5.0), [], (0, 1, 2))
+    trips.ended(IterationTimes(0, 0.0, 5.0), [], (0, 1, 2))
     assert trips.forecast() is None
-    trips.ended(Ended(1, None, 1.0), [Arrivals(1, np.array([1.0]), workers=[1])], (0, 1, 2))
+    trips.ended(IterationTimes(1, None, 1.0), [Arrivals(1, np.array([1.0]), workers=[1])], (0, 1, 2))
     assert len(seconds(trips)) == 3
 
 
@@ -303,7 +304,7 @@ def test_a_snapshot_holds_all_round_trips(training: tuple[int, list[int], int], 
     timeline, trips, copy = Timeline(workers, USUAL, seed), FinishedTrips(), FinishedTrips()
     told = [timeline.iterate(k) for k in ks]
     learn(trips, told[:cut], timeline.live)
-    copy.restore(trips.snapshot())
+    copy.restore(raw(trips.snapshot()))
     assert copy.snapshot() == trips.snapshot()
     for each in (trips, copy):
         learn(each, told[cut:], timeline.live)
@@ -313,7 +314,7 @@ def test_a_snapshot_holds_all_round_trips(training: tuple[int, list[int], int], 
 def test_durations_after_a_restart_are_what_they_were() -> None:
     timeline = Timeline(16, "shifted-exp:0.5,0.5")
     trips, copy = after(timeline, list(islice(cycle((2, 8, 16)), 40))), FinishedTrips()
-    copy.restore(trips.snapshot())
+    copy.restore(raw(trips.snapshot()))
     assert seconds(copy) == pytest.approx(seconds(trips), rel=0.15)
     told = [timeline.iterate(8) for _ in range(20)]
     for each in (trips, copy):
@@ -322,10 +323,7 @@ def test_durations_after_a_restart_are_what_they_were() -> None:
 
 
 def packed(*numbers: float) -> bytes:
-    return plain.packed(np.array(numbers))
-
-
-Change = Callable[[dict[str, Any]], object]
+    return pack(np.array(numbers))
 
 
 @pytest.mark.parametrize(
@@ -350,7 +348,6 @@ Change = Callable[[dict[str, Any]], object]
     ],
 )
 def test_a_damaged_state_is_refused(change: Change) -> None:
-    state = after(Timeline(3, USUAL), [3, 2, 1]).snapshot()
-    change(state)
+    state = changed(after(Timeline(3, USUAL), [3, 2, 1]).snapshot(), change)
     with pytest.raises(StateDamagedError), damaged_state():
-        FinishedTrips().restore(state)
+        FinishedTrips().restore(Raw(state))

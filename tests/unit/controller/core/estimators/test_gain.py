@@ -1,14 +1,14 @@
 """What the paper leaves open about the gain: docs/decisions says why."""
 
-import json
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_controller.core.estimators.gain import GainEstimator, Skipped, gradient_variance
+from dbw_controller.core.estimators.gain import GainEstimator, GainState, Skipped, gradient_variance
 from dbw_controller.core.reports import GradientMoments, IterationSummary
+from dbw_controller.core.state import decode, encode
 
 FINE = GradientMoments(2.0, sum_squared_norms=12.0)  # with k = 4: V = (12 − 8)/3
 
@@ -158,6 +158,6 @@ def test_no_numbers_whatsoever_break_it_and_snapshots_hold_everything(summaries:
     gains = estimator.estimate().gains(4)
     assert gains is None or len(gains) == 4
     copy = GainEstimator()
-    copy.restore(json.loads(json.dumps(estimator.snapshot())))
+    copy.restore(decode(encode(estimator.snapshot()), GainState))
     assert copy.snapshot() == estimator.snapshot()
     assert copy.estimate() == estimator.estimate()

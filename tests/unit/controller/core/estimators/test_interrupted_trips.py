@@ -3,21 +3,22 @@
 import math
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from dbw_controller.core import plain
 from dbw_controller.core.errors import StateDamagedError, damaged_state
-from dbw_controller.core.estimators.forecast import Ended
+from dbw_controller.core.estimators.forecast import IterationTimes
 from dbw_controller.core.estimators.interrupted_trips import InterruptedTrips
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import MAX_SECONDS, Arrivals
 from dbw_controller.core.spec import SyncMode
+from dbw_controller.core.state import pack
 from dbw_worker.delays import parse_delay
+from tests.states import Change, changed, raw
 from tests.timelines import Timeline
 
 WORKERS = 16
@@ -140,7 +141,7 @@ def learnt(*batches: tuple[float, list[Arrivals]], workers: int = 3) -> Interrup
     """What is learnt from iterations: how long each lasts, and what arrives in it."""
     trips = InterruptedTrips()
     for number, (duration, arrivals) in enumerate(batches):
-        trips.ended(Ended(number, None, duration), arrivals, range(workers))
+        trips.ended(IterationTimes(number, None, duration), arrivals, range(workers))
     return trips
 
 
@@ -171,17 +172,19 @@ def test_workers_that_stay_are_known_and_others_are_forgotten() -> None:
     for _ in range(30):
         trips.ended(*timeline.iterate(3), timeline.live)
     assert seconds(trips) == pytest.approx([1.0, 1.0, 9.0], rel=0.05)
-    trips.ended(Ended(30, None, 1.0), [arrive(30, [1.0], [0])], [2, 0])  # worker 2 is not seen, and known to be slow
+    trips.ended(
+        IterationTimes(30, None, 1.0), [arrive(30, [1.0], [0])], [2, 0]
+    )  # worker 2 is not seen, and known to be slow
     assert len(seconds(trips)) == 2
     assert seconds(trips)[1] > 3.0
-    trips.ended(Ended(31, None, 1.0), [arrive(31, [1.0], [0])], [0, 5])  # of worker 5 nothing is known
+    trips.ended(IterationTimes(31, None, 1.0), [arrive(31, [1.0], [0])], [0, 5])  # of worker 5 nothing is known
     assert seconds(trips)[1] < 3.0
 
 
-def test_beginning_anew_forgets_nothing() -> None:
+def test_a_reset_forgets_nothing() -> None:
     trips = learnt((2.0, [arrive(0, [1.0, 2.0], [0, 1])]))
     before = trips.snapshot()
-    trips.begin()
+    trips.reset()
     assert trips.snapshot() == before
 
 
@@ -189,12 +192,12 @@ def test_beginning_anew_forgets_nothing() -> None:
 def test_a_snapshot_holds_everything(told: list[tuple[float, int]], cut: int) -> None:
     trips, copy = InterruptedTrips(), InterruptedTrips()
     iterations = [
-        (Ended(number, None, duration), [arrive(number, [duration] * k, range(k))])
+        (IterationTimes(number, None, duration), [arrive(number, [duration] * k, range(k))])
         for number, (duration, k) in enumerate(told)
     ]
     for ended, arrivals in iterations[:cut]:
         trips.ended(ended, arrivals, range(4))
-    copy.restore(trips.snapshot())
+    copy.restore(raw(trips.snapshot()))
     assert copy.snapshot() == trips.snapshot()
     for each in (trips, copy):
         for ended, arrivals in iterations[cut:]:
@@ -205,7 +208,7 @@ def test_a_snapshot_holds_everything(told: list[tuple[float, int]], cut: int) ->
 
 
 def packed(*numbers: float) -> bytes:
-    return plain.packed(np.array(numbers))
+    return pack(np.array(numbers))
 
 
 @pytest.mark.parametrize(
@@ -225,8 +228,7 @@ def packed(*numbers: float) -> bytes:
         lambda state: state.update(firsts=None),
     ],
 )
-def test_a_damaged_state_is_refused(change: Callable[[dict[str, Any]], object]) -> None:
-    state = learnt((2.0, [arrive(0, [1.0, 2.0], [0, 1])])).snapshot()
-    change(state)
+def test_a_damaged_state_is_refused(change: Change) -> None:
+    state = changed(learnt((2.0, [arrive(0, [1.0, 2.0], [0, 1])])).snapshot(), change)
     with pytest.raises(StateDamagedError), damaged_state():
-        InterruptedTrips().restore(state)
+        InterruptedTrips().restore(Raw(state))

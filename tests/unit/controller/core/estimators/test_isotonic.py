@@ -165,7 +165,7 @@ def test_ties_do_no_harm(history: tuple[int, list[Addition]]) -> None:
     grid = empty_grid(size)
     for addition in additions:
         add(grid, addition)
-        isotonic.settle(grid)
+        isotonic.update(grid)
     assert_exact(grid, oracle.solve_in_fractions)
 
 
@@ -207,7 +207,7 @@ def test_cvxpy_finds_the_same(seed: int) -> None:
     grid = empty_grid(size)
     for addition in additions:
         add(grid, addition)
-    isotonic.settle(grid)
+    isotonic.update(grid)
     found = reference.solve(square(grid, grid.weight), square(grid, grid.mean))
     np.testing.assert_allclose(found, sampled_values(grid), rtol=2e-4)
 
@@ -235,9 +235,9 @@ def test_a_larger_grid_holds_the_same_samples(seed: int, more: int) -> None:
     grid = empty_grid(size)
     for addition in additions:
         add(grid, addition)
-    isotonic.settle(grid)
+    isotonic.update(grid)
     larger = resized(grid, size + more)
-    isotonic.settle(larger)
+    isotonic.update(larger)
     assert sampled_rows(larger) == sampled_rows(grid)
     np.testing.assert_allclose(sampled_values(larger)[:size, :size], sampled_values(grid), rtol=1e-12)
     assert np.isnan(sampled_values(larger)[size:]).all()
@@ -263,7 +263,7 @@ def test_all_of_this_holds_without_numba() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not cvxpy"],
         cwd=Path(__file__).parents[4],
-        env={**os.environ, "DBW_CONTROLLER_COMPILE": "0"},
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,
     )

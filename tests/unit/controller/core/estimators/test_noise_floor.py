@@ -1,6 +1,5 @@
 """How far the loss is above the noise floor, from what iterations tell of it."""
 
-import json
 import math
 from typing import Any
 
@@ -18,6 +17,7 @@ from dbw_controller.core.estimators.noise_floor import (
     NoiseFloor,
 )
 from dbw_controller.core.reports import GradientMoments, IterationSummary
+from dbw_controller.core.state import decode, encode
 
 FALLING = 0.9 * PROGRESS  # a loss that is so many times the one before has improved
 
@@ -51,7 +51,7 @@ def test_the_floor_is_a_quarter_of_rate_times_variance_over_the_loss(
     rate: float, variance: float, loss: float, k: int, iterations: int
 ) -> None:
     floor = observed(*[summary(loss, variance, k, learning_rate=rate)] * iterations)
-    assert floor.loss == pytest.approx(loss)
+    assert floor.mean_loss.value == pytest.approx(loss)
     assert floor.estimate() == pytest.approx(rate * variance / (4 * loss))
 
 
@@ -96,7 +96,10 @@ def test_a_variance_within_workers_counts_by_its_degrees_of_freedom() -> None:
 
 
 def test_losses_of_more_gradients_count_more() -> None:
-    few, many = observed(summary(0.0, k=8), summary(k=1)).loss, observed(summary(0.0, k=1), summary(k=8)).loss
+    few, many = (
+        observed(summary(0.0, k=8), summary(k=1)).mean_loss.value,
+        observed(summary(0.0, k=1), summary(k=8)).mean_loss.value,
+    )
     assert few is not None
     assert many is not None
     assert 0.0 < few < 0.5 < many < 1.0
@@ -119,7 +122,7 @@ def test_numbers_that_are_not_finite_are_as_good_as_none(bad: float) -> None:
         ({"variance": bad}, {"moments": None}),
     ]
     for told, instead in pairs:
-        assert observed(summary(), summary(**told)).snapshot() == observed(summary(), summary(**instead)).snapshot()
+        assert observed(summary(), summary(**told)) == observed(summary(), summary(**instead))
 
 
 def test_impossible_numbers_are_as_good_as_none() -> None:
@@ -131,9 +134,9 @@ def test_impossible_numbers_are_as_good_as_none() -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_numbers_that_are_too_large_to_be_added_are_left_out(sign: int) -> None:
     floor = observed(summary(sign * 1e308), summary(variance=1e308), summary(), *[summary(sign * 1e308)] * 20)
-    json.dumps(floor.snapshot(), allow_nan=False)
-    assert floor.loss is not None
-    assert math.isfinite(floor.loss)
+    assert decode(encode(floor), NoiseFloor) == floor
+    assert floor.mean_loss.value is not None
+    assert math.isfinite(floor.mean_loss.value)
 
 
 def test_iterations_that_do_not_tell_the_variance_are_counted() -> None:
@@ -218,12 +221,12 @@ summaries = st.builds(
 
 
 @given(st.lists(summaries, max_size=9), summaries)
-def test_a_snapshot_is_plain_and_holds_everything(before: list[IterationSummary], after: IterationSummary) -> None:
-    floor, copy = observed(*before), NoiseFloor()
-    copy.restore(json.loads(json.dumps(floor.snapshot(), allow_nan=False)))
-    assert copy.snapshot() == floor.snapshot()
+def test_its_fields_are_its_state(before: list[IterationSummary], after: IterationSummary) -> None:
+    floor = observed(*before)
+    copy = decode(encode(floor), NoiseFloor)
+    assert copy == floor
     for each in (floor, copy):
         each.observe(after)
-    assert copy.snapshot() == floor.snapshot()
+    assert copy == floor
     mine, other = floor.estimate(), copy.estimate()
     assert mine == other or (mine is not None and other is not None and math.isnan(mine) and math.isnan(other))

@@ -5,6 +5,7 @@ import pytest
 
 from dbw_controller.core.estimators.gain import (
     GainEstimator,
+    GainState,
     Step,
     gradient_variance,
     smoothness,
@@ -104,16 +105,7 @@ def test_before_there_are_d_estimates_all_there_are_count() -> None:
 def test_the_gain_of_every_k() -> None:
     """e:gain by hand: with L = 2, η = 0.5, ‖∇F‖² = 9, V = 4, Lη²/2 = 0.25, so (0.5 − 0.25)·9 − 0.25·4/k."""
     estimator = GainEstimator()
-    estimator.restore(
-        {
-            "variances": [4.0],
-            "squared_norms": [9.0],
-            "smoothnesses": [2.0],
-            "last": None,
-            "learning_rate": 0.5,
-            "skipped": {},
-        }
-    )
+    estimator.restore(GainState([4.0], [9.0], [2.0], last=None, learning_rate=0.5))
     gains = estimator.estimate().gains(4)
     assert gains is not None
     assert gains.tolist() == pytest.approx([1.25, 1.75, 2.25 - 1 / 3, 2.0])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dbw_controller.core.errors import StateDamagedError, damaged_state
 from dbw_controller.core.estimators.roster import Roster
 from dbw_controller.core.reports import Arrivals, Membership
+from dbw_controller.core.state import Workers, decode, encode
 
 
 def of(*workers: int) -> Arrivals:
@@ -109,6 +110,6 @@ def test_a_restored_roster_goes_on_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("state", [None, 3, [1, 1], ["1"], [1.5], [-(10**9)], [2**40]])
-def test_a_damaged_state_is_refused(state: Any) -> None:
+def test_a_damaged_state_is_refused(state: object) -> None:
     with pytest.raises(StateDamagedError), damaged_state():
-        Roster().restore(state)
+        Roster().restore(decode(encode(state), Workers))

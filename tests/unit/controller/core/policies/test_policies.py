@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from dbw_controller.core.estimators.gain import GainEstimate
 from dbw_controller.core.policies import (
     POLICIES,
     BlindDbw,
+    Choice,
     Dbw,
     Observation,
     Policy,
@@ -23,8 +25,9 @@ from dbw_controller.core.policies import (
     create_policy,
     policy_name,
     policy_parameters,
+    register_policy,
 )
-from dbw_controller.core.reasons import Reason
+from dbw_controller.core.reasons import Input, Reason
 
 Observe = Callable[..., Observation]
 SMOOTH = GainEstimate(squared_norm=4.0, variance=0.0, smoothness=1.0, learning_rate=1.0)
@@ -115,14 +118,41 @@ def test_a_policy_can_be_made_again_from_its_name_and_parameters(policy: Policy)
     assert create_policy(policy_name(policy), policy_parameters(policy)) == policy
 
 
-def test_parameters_of_other_types_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclass(frozen=True)
-    class Named(Sync):
-        name: str = "x"
+class NotADataclass:
+    """A rule whose parameters nobody can know."""
 
-    monkeypatch.setitem(POLICIES, "named", Named)
-    with pytest.raises(InvalidValueError, match="bool, int or float"):
-        create_policy("named")
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, seen: Observation) -> Choice:
+        return Choice(seen.workers, Reason.CUSTOM, "all")
+
+
+@dataclass(frozen=True)
+class WithText(Sync):
+    """A policy with a parameter that is not a number."""
+
+    text: str = "x"
+
+
+@dataclass(frozen=True)
+class ChoosesNothing:
+    """A dataclass that is not a rule."""
+
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+
+@pytest.mark.parametrize("kind", [NotADataclass, WithText, ChoosesNothing, Sync(), "sync"])
+def test_what_is_not_a_policy_is_not_registered(kind: Any) -> None:
+    with pytest.raises(InvalidValueError, match="own"):
+        register_policy("own", kind)
+    assert "own" not in POLICIES
+
+
+def test_a_name_that_is_taken_stays_so() -> None:
+    with pytest.raises(InvalidValueError, match="dbw"):
+        register_policy("dbw", Sync)
+    register_policy("dbw", Dbw)
+    assert POLICIES["dbw"] is Dbw
 
 
 def test_parameters_have_their_defaults() -> None:
