@@ -8,13 +8,12 @@ from functools import partial
 
 import torch
 
-from dbw_controller.client.conversation import Conversation
-from dbw_controller.core.policies import DEFAULT
 from dbw_controller.core.spec import SyncMode
 from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointFolderError, CheckpointWriter
-from dbw_ps.decisions import Decider, spec_of
-from dbw_ps.embedded import EmbeddedTrainingJob
+from dbw_ps.decider import Decider
+from dbw_ps.decisions import spec_message_of, spec_of
+from dbw_ps.embedded import EmbeddedDecider
 from dbw_ps.members import Members
 from dbw_ps.messages import TYPE_NUMBERS
 from dbw_ps.metrics import Metrics
@@ -22,6 +21,7 @@ from dbw_ps.model import FlatModel, load_model
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
 from dbw_ps.progress import Goal, Progress
+from dbw_ps.remote import RemoteDecider
 from dbw_ps.service import ParameterServerService, Terms
 from dbw_ps.trainer import HopelessError, Plan, Trainer
 from dbw_ps.training_log import TrainingLog
@@ -132,6 +132,6 @@ def make_decider(options: PsOptions, workers: Sequence[int], iteration: int) -> 
     """What decides how many gradients to wait for."""
     mode = SyncMode(options.sync_mode)
     if options.controller is None:
-        spec = spec_of(options.policy or DEFAULT, mode)
-        return EmbeddedTrainingJob(Conversation(options.job, workers, spec, iteration, options.fallback))
-    return options.client().job(options.job, workers, spec_of(options.policy, mode), iteration)
+        return EmbeddedDecider(options.job, spec_of(options.policy, mode), workers, iteration)
+    spec = spec_message_of(options.policy, mode)
+    return RemoteDecider(options.client().job(options.job, workers, spec, iteration))

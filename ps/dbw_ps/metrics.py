@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from dbw_ps.decider import Source
 from dbw_ps.rounds import End
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class Metrics:
         self._gauge("k", "Gradients that it waits for", lambda: trainer.k)
         self._gauge("loss", "Mean loss of the last iteration", lambda: _known(progress.loss))
         self._gauge(
-            "fallback", "1 while k is no decision", lambda: bool(trainer.decider and trainer.decider.on_fallback)
+            "fallback",
+            "1 while k is no decision",
+            lambda: trainer.decider is not None and trainer.decider.source is Source.FALLBACK,
         )
         if checkpoints is not None:
             last = lambda: trainer.now() - _known(checkpoints.last_time)  # noqa: E731

@@ -5,7 +5,6 @@ and when, in seconds on any clock that does not go back. What differs between th
 gets new parameters and what it does with an unfinished gradient; which gradients count is the same in all of them.
 """
 
-from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -195,7 +194,7 @@ class Rounds:
         self._current = None
         return End(its.iteration, its.used, cause, max(now - its.published, 0.0), its.lost)
 
-    def take_arrivals(self) -> Iterable[Arrival]:
+    def take_arrivals(self) -> list[Arrival]:
         """What has arrived since this was asked for last, in order."""
         arrivals, self._arrivals = self._arrivals, []
         return arrivals

@@ -10,8 +10,7 @@ from dbw.v1 import parameter_server_pb2 as pb
 from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
 from dbw_controller.core.spec import SyncMode
 from dbw_ps import errors, messages
-from dbw_ps.decisions import Decider
-from dbw_ps.embedded import EmbeddedTrainingJob
+from dbw_ps.decider import Source
 from dbw_ps.errors import ModelDiffersError, SessionNotFoundError, SessionReplacedError, WrongModeError
 from dbw_ps.intake import Intake, piece_from
 from dbw_ps.members import Member
@@ -23,6 +22,7 @@ from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed
 
 log = logging.getLogger(__name__)
+SOURCES = {source: pb.DecisionSource.Value(f"DECISION_SOURCE_{source.name}") for source in Source}
 SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
 # Heartbeats come so many times within the time-out.
 HEARTBEATS = 5
@@ -247,7 +247,7 @@ class ParameterServerService:
             loss=trainer.progress.loss,
         )
         if trainer.decider is not None:
-            status.k, status.decision_source = trainer.k, self._source(trainer.decider)
+            status.k, status.decision_source = trainer.k, SOURCES[trainer.decider.source]
         if (checkpoints := trainer.checkpoints) is not None and checkpoints.last_time is not None:
             status.checkpoint_iteration = checkpoints.last_iteration or 0
             status.checkpoint_age_seconds = now - checkpoints.last_time
@@ -260,8 +260,3 @@ class ParameterServerService:
             return pb.TRAINING_PHASE_FINISHED
         begun = self._trainer.decider is not None
         return pb.TRAINING_PHASE_TRAINING if begun else pb.TRAINING_PHASE_WAITING_FOR_WORKERS
-
-    def _source(self, decider: Decider) -> "pb.DecisionSource.ValueType":
-        if isinstance(decider, EmbeddedTrainingJob):
-            return pb.DECISION_SOURCE_EMBEDDED
-        return pb.DECISION_SOURCE_FALLBACK if decider.on_fallback else pb.DECISION_SOURCE_CONTROLLER

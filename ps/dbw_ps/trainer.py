@@ -10,9 +10,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from dbw_controller.client.settings import whole_state
 from dbw_ps.aggregate import Aggregate, Moments
 from dbw_ps.checkpoint import CheckpointWriter
-from dbw_ps.decisions import Decider, deadline_of, end_iteration, learnt_iterations
+from dbw_ps.decider import Decider, FinishedIteration, Source
 from dbw_ps.gradient import IncomingGradient
 from dbw_ps.members import Member, Members
 from dbw_ps.metrics import Metrics
@@ -152,7 +153,7 @@ class Trainer:
         )
         self.decider = self.plan.make_decider(self.members.live, self.progress.iteration)
         await self.decider.open()
-        if self.progress.job_state is not None and not self.decider.on_fallback:
+        if self.progress.job_state is not None and self.decider.source is not Source.FALLBACK:
             await self.decider.import_state(self.progress.job_state)
         self._began = self.now() - self.progress.seconds
         self._publish(first, self.decider)
@@ -194,7 +195,7 @@ class Trainer:
         self.publisher.publish(publication)
         if not publication.finished:
             self._published, self.k = self.now(), decider.k
-            self.rounds.begin(decider.k, self._published, deadline_of(decider.decision))
+            self.rounds.begin(decider.k, self._published, decider.deadline_seconds)
 
     async def _iterate(self, decider: Decider) -> bool:
         """Go through the iteration that has begun; returns whether it came to its end."""
@@ -217,7 +218,7 @@ class Trainer:
         self._write_log(end, moments, rate, arrivals)
         (publication, phases), _ = await asyncio.gather(
             self._in_thread(self._update, moments),
-            end_iteration(decider, end, moments, arrivals, self._published, rate, effective),
+            decider.end_iteration(FinishedIteration(end, moments, arrivals, self._published, rate, effective)),
         )
         phases |= {"wait": end.seconds, "aggregate": aggregated - ended}
         self._metrics.iterated(end, phases)
@@ -288,7 +289,7 @@ class Trainer:
         """Write a checkpoint, with what the job has learnt by now or, if that cannot be had, at the last one."""
         assert self.checkpoints is not None
         try:
-            if self.decider is not None and not self.decider.on_fallback:
+            if self.decider is not None and self.decider.source is not Source.FALLBACK:
                 await self._exchange_learnt(self.decider)
             state["job_state"] = self.progress.job_state
             if await asyncio.wrap_future(self.checkpoints.save(state["iteration"], state)):
@@ -309,3 +310,8 @@ class Trainer:
 
     async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._compute, function, *arguments)
+
+
+def learnt_iterations(state: bytes) -> int:
+    """From how many iterations a job has learnt what it exported."""
+    return whole_state(state).header.learnt_iterations
