@@ -35,38 +35,29 @@ class Decider(Protocol):
     @property
     def k(self) -> int:
         """How many gradients to wait for in this iteration."""
-        ...
 
     @property
     def deadline_seconds(self) -> float | None:
         """How long this iteration may last, where that was decided."""
-        ...
 
     @property
     def source(self) -> Source:
         """Where this iteration's k comes from."""
-        ...
 
     def set_workers(self, workers: Sequence[int]) -> None:
         """Take note of who is alive."""
-        ...
 
     async def open(self) -> None:
         """Get the first decision."""
-        ...
 
     async def end_iteration(self, finished: FinishedIteration) -> None:
         """Report an iteration, and get the decision for the next."""
-        ...
 
     async def export_state(self) -> bytes | None:
         """All that was learnt, for a checkpoint; None if it is not available."""
-        ...
 
     async def import_state(self, state: bytes) -> bool:
         """Replace what was learnt, which may change k at once; returns whether that worked."""
-        ...
 
     async def close(self, delete: bool = False) -> None:
         """Stop; `delete` the job where training is over."""
-        ...

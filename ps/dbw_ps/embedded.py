@@ -47,8 +47,7 @@ class EmbeddedDecider:
 
     async def end_iteration(self, finished: FinishedIteration) -> None:
         """Report an iteration, and get the decision for the next."""
-        changed = self._membership != self._reported
-        membership = self._membership if changed else None
+        membership = self._membership if self._membership != self._reported else None
         arrivals = list(self._batches(finished.arrivals))
         decision = self.job.report(Report(arrivals, _summary(finished, self._previous_k), membership))
         assert decision is not None, "the report has a summary"
@@ -91,19 +90,15 @@ def _membership(workers: Sequence[int]) -> Membership:
 
 
 def _summary(finished: FinishedIteration, previous_k: int | None) -> IterationSummary:
-    end, moments, effective = finished.end, finished.moments, finished.effective_learning_rate
+    end, effective, moments = finished.end, finished.effective_learning_rate, finished.moments._asdict()
+    loss = moments.pop("loss")
     return IterationSummary(
         iteration=end.iteration,
         k=end.k,
         duration_seconds=end.seconds,
-        loss=moments.loss,
+        loss=loss,
         learning_rate=finished.learning_rate if effective is None else effective,
-        moments=GradientMoments(
-            mean_squared_norm=moments.mean_squared_norm,
-            sum_squared_norms=moments.sum_squared_norms,
-            within_worker_variance=moments.within_worker_variance,
-            degrees_of_freedom=moments.degrees_of_freedom,
-        ),
+        moments=GradientMoments(**moments),
         previous_k=previous_k,
         end_cause=EndCause[end.cause.name],
         published_seconds=finished.published,

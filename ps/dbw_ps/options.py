@@ -8,7 +8,7 @@ from typing import Literal
 from dbw_controller.client import AsyncDbwClient, Fallback
 from dbw_controller.contract import NAME, NAME_RULE
 from dbw_ps.decisions import policy_from
-from dbw_ps.model_names import MODELS
+from dbw_ps.models import MODELS
 from dbw_runtime.configuration import UsageError, WrongValueError, option
 from dbw_runtime.server import ServerOptions
 
@@ -92,13 +92,5 @@ class PsOptions(ServerOptions):
     def client(self) -> AsyncDbwClient:
         """How to talk to the controller."""
         assert self.controller is not None
-        return AsyncDbwClient(
-            self.controller,
-            self.decision_deadline,
-            self.fallback,
-            self.controller_tls,
-            self.controller_tls_ca,
-            self.controller_tls_cert,
-            self.controller_tls_key,
-            self.controller_token_file,
-        )
+        files = self.controller_tls_ca, self.controller_tls_cert, self.controller_tls_key, self.controller_token_file
+        return AsyncDbwClient(self.controller, self.decision_deadline, self.fallback, self.controller_tls, *files)

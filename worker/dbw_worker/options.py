@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from dbw_ps.model_names import MODELS
+from dbw_ps.models import MODELS
 from dbw_runtime.channel import ConnectionOptions
 from dbw_runtime.configuration import WrongValueError, option
 from dbw_runtime.logs import LogOptions
