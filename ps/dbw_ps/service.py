@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from dbw_ps.members import InvalidWorkerError, Member, Members, SessionNotFoundE
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
-from dbw_ps.publisher import Publication, Publisher
+from dbw_ps.publisher import Publisher
 from dbw_ps.trainer import Trainer
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed
@@ -182,26 +182,20 @@ class ParameterServerService:
         while True:
             publication = await call.wait(self._publisher.newer(known))
             self._member(session, call)
-            if await self._send(publication, known, member, call):
+            if publication.finished and known == publication.version:
+                await call.write_bytes(publication.farewell())
+                return
+            member.version = publication.version
+            await self._send(publication.pieces, call)
+            if publication.pieces:  # otherwise there are newer ones, and not all of these were sent
                 known = publication.version
                 if publication.finished:
                     return
 
-    async def _send(self, publication: Publication, known: int | None, member: Member, call: Call) -> bool:
-        """Send parameters, as long as there are no newer ones; returns whether that came to its end."""
-        if publication.finished and known == publication.version:
-            await call.write_bytes(publication.farewell())
-            return True
-        member.version = publication.version
-        at = 0
-        while self._publisher.current is publication:
-            piece = publication.pieces[at]
+    async def _send(self, pieces: Iterable[bytes], call: Call) -> None:
+        for piece in pieces:
             await call.write_bytes(piece)
             self._metrics.sent.inc(len(piece))
-            at += 1
-            if at == len(publication.pieces):
-                return True
-        return False
 
     async def pull_parameters(self, request: pb.PullParametersRequest, call: Call) -> None:
         """Send the newest parameters once."""
@@ -217,12 +211,9 @@ class ParameterServerService:
         publication = await call.wait(self._publisher.newer(known))
         if member is not None:
             member.version = publication.version
-        everything = tuple(publication.pieces)  # also if there are newer ones before it is sent
-        if publication.finished and known == publication.version:
-            everything = (publication.farewell(),)
-        for piece in everything:
-            await call.write_bytes(piece)
-            self._metrics.sent.inc(len(piece))
+        is_known = publication.finished and known == publication.version
+        # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
+        await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
 
     @property
     def _version(self) -> int:

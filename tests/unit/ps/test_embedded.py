@@ -12,8 +12,10 @@ from dbw.v1.iteration_pb2 import EndCause
 from dbw.v1.job_pb2 import Job as JobMessage
 from dbw_controller.client.conversation import Conversation
 from dbw_controller.client.settings import join_state, whole_state
+from dbw_controller.core.decision import Decision
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import DEFAULT, create_policy
+from dbw_controller.core.reports import Report
 from dbw_controller.core.spec import SyncMode
 from dbw_controller.wire import messages
 from dbw_controller.wire.state import export_state, import_state
@@ -85,6 +87,23 @@ class ThroughMessages:
         self._conversation.imported(messages.decision_message(decision, include_estimates=False))
 
 
+def reports_to(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """All that a job is told, in a form that can be compared."""
+    reports: list[tuple[object, ...]] = []
+    report_to = job.report
+
+    def report(told: Report) -> Decision | None:
+        batches = [
+            (batch.iteration, batch.preceding, batch.seconds.tobytes(), batch.workers and [*batch.workers])
+            for batch in told.arrivals
+        ]
+        reports.append((batches, repr(told.summary), told.membership))
+        return report_to(told)
+
+    monkeypatch.setattr(job, "report", report)
+    return reports
+
+
 def finished(iteration: Iteration) -> FinishedIteration:
     """What a model might have learnt in an iteration; now and then some of it is not known, or not finite."""
     number, k = iteration.end.iteration, iteration.end.k
@@ -105,7 +124,9 @@ POLICIES = ["dbw", "b-dbw", "dbw-plus", "dbw-plus:deadlines=0", "adasync:2", "st
 
 
 @pytest.mark.parametrize(("policy", "mode"), list(product(POLICIES, SyncMode)))
-def test_decisions_are_bit_for_bit_those_through_messages(policy: str, mode: SyncMode) -> None:
+def test_reports_and_decisions_are_bit_for_bit_those_through_messages(
+    policy: str, mode: SyncMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Workers come and go, arrivals are late, an earlier state is imported, and nothing differs at any time."""
     changes = parse_membership("0-1@0-3, 2@5-9, 0-4@12-13, 4@15", 6)
     cluster = Cluster(6, parse_delay("exp:1 * factors:1,1,1,1,3,9"), 0, mode, changes)
@@ -113,6 +134,7 @@ def test_decisions_are_bit_for_bit_those_through_messages(policy: str, mode: Syn
     async def scenario() -> None:
         direct = EmbeddedDecider("job", spec_of(policy, mode), cluster.live, 0)
         other = ThroughMessages(policy, mode, cluster.live)
+        reports, others = reports_to(direct.job, monkeypatch), reports_to(other.job, monkeypatch)
         state = None
         for number in range(80):
             assert (direct.k, direct.deadline_seconds) == (other.k, other.deadline_seconds)
@@ -128,12 +150,15 @@ def test_decisions_are_bit_for_bit_those_through_messages(policy: str, mode: Syn
                 assert direct.k == other.k
             await direct.end_iteration(finished(iteration))
             other.end_iteration(finished(iteration))
+            assert reports.pop() == others.pop()
             await asyncio.sleep(0)  # for what is done after a decision
             if number == 20:
                 state = await direct.export_state()
                 assert state == other.export_state()
             if number == 40:
                 assert state is not None
+                direct.set_workers([0])
+                other.set_workers([0])
                 assert await direct.import_state(state)
                 other.import_state(state)
         assert await direct.export_state() == other.export_state()
