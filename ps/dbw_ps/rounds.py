@@ -127,14 +127,8 @@ class Rounds:
             return Verdict.DUPLICATE
         return Verdict.USED if its is self._current and self._lacks_gradients() else Verdict.LATE
 
-    def arrive(self, worker: int, version: int, now: float) -> Verdict:
-        """The last byte of a gradient has come."""
-        verdict = self.verdict(worker, version)
-        self.record(worker, version, verdict, now)
-        return verdict
-
     def record(self, worker: int, version: int, verdict: Verdict, now: float) -> None:
-        """Take note of a gradient that has just got this verdict."""
+        """Take note of a gradient that has just arrived, and got this verdict."""
         its = self._rounds.get(version)
         if its is not None and verdict in (Verdict.USED, Verdict.LATE):
             its.fates[worker] = Fate.USED if verdict is Verdict.USED else Fate.LATE

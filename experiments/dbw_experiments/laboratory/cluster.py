@@ -93,7 +93,7 @@ class Cluster:
             return
         self.now, negative, worker = heappop(self._computing)
         version = -negative
-        self._rounds.arrive(worker, version, self.now)
+        self._rounds.record(worker, version, self._rounds.verdict(worker, version), self.now)
         if version == current:
             self._idle.add(worker)
         else:

@@ -99,11 +99,9 @@ async def train(
             history.ended(iteration, learnt, cluster.now)
             if changes:
                 decider.set_workers(cluster.live)
-            end, arrivals, rate = iteration.end, iteration.arrivals, learnt.learning_rate
-            finished = FinishedIteration(
-                end, learnt.moments, arrivals, iteration.published, rate, learnt.effective_learning_rate
-            )
-            await decider.end_iteration(finished)
+            known = iteration.end, learnt.moments, iteration.arrivals, iteration.published
+            rates = learnt.learning_rate, learnt.effective_learning_rate
+            await decider.end_iteration(FinishedIteration(*known, *rates))
         return history.outcome()
     finally:
         await decider.close(delete=True)

@@ -26,6 +26,11 @@ class Played(Rounds):
         self.live.discard(worker)
         super().leave(worker)
 
+    def arrive(self, worker: int, version: int, now: float) -> Verdict:
+        verdict = self.verdict(worker, version)
+        self.record(worker, version, verdict, now)
+        return verdict
+
     def over(self, now: float) -> End | None:
         return self.end(now, self.live)
 
