@@ -56,7 +56,7 @@ def serve(options: PsOptions) -> None:
     torch.manual_seed(options.seed)
     with ExitStack() as resources:
         service, metrics = assemble(options, resources)
-        run("ps", options, service, metrics.registry)
+        run("ps", options, service, metrics.registry, close_files=resources.close)
 
 
 def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerService, Metrics]:

@@ -15,11 +15,11 @@ COMMANDS = {
     "data": Command("dbw_worker.data_command:main", "get data sets", "worker"),
     "demo": Command("dbw_experiments.demo.app:main", "train with stragglers here, and compare policies", "experiments"),
     "experiment": Command("dbw_experiments.laboratory.app:main", "compare policies on a virtual clock", "experiments"),
-    "jobs": Command("dbw_controller.cli.commands:jobs", "list the jobs of a running controller", "controller"),
-    "watch": Command("dbw_controller.cli.commands:watch", "show a job's decisions as they are made", "controller"),
-    "why": Command("dbw_controller.cli.commands:why", "explain one decision of a job", "controller"),
+    "jobs": Command("dbw_controller.cli.jobs:jobs", "list the jobs of a running controller", "controller"),
+    "watch": Command("dbw_controller.cli.watch:main", "show a job's decisions as they are made", "controller"),
+    "why": Command("dbw_controller.cli.why:main", "explain one decision of a job", "controller"),
     "doctor": Command("dbw_controller.cli.doctor:main", "say what a parameter server reports wrong", "controller"),
-    "delete": Command("dbw_controller.cli.commands:delete", "delete a job and all that it has learnt", "controller"),
+    "delete": Command("dbw_controller.cli.jobs:delete", "delete a job and all that it has learnt", "controller"),
     "conformance": Command(
         "dbw_controller.cli.conformance:main", "check a controller against the contract", "controller"
     ),

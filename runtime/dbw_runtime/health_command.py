@@ -1,38 +1,40 @@
 """`dbw health`: ask a server whether it is ready, as container engines do."""
 
 import sys
-from argparse import ArgumentParser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 import grpc
 
-from dbw_runtime.channel import Connection, ConnectionOptions
-from dbw_runtime.configuration import UsageError, parse
+from dbw_runtime.channel import Connection
+from dbw_runtime.client_command import ADDRESS, ClientOptions, parse_command
+from dbw_runtime.configuration import UsageError, option
 from dbw_runtime.failure import describe
 
-SECONDS = 5.0
+DESCRIPTION = """Ask a server whether it is ready: a controller or parameter server, or an http:// address that must
+answer. Exit code 0 if it is, 1 if it is not or does not answer."""
+
+
+@dataclass(frozen=True)
+class HealthOptions(ClientOptions):
+    """Where the server is."""
+
+    controller: str = option("127.0.0.1:50051", "the server's address: HOST:PORT, or one that begins with http://")
+    timeout: float = option(5.0, "how long the server may take to answer, in seconds")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask once; returns 0 if the answer is yes."""
-    parser = ArgumentParser(
-        prog="dbw health",
-        usage="%(prog)s ADDRESS [OPTIONS]",
-        description="Ask a server whether it is ready: exit code 0 if it is, 1 if it is not or does not answer.",
-        allow_abbrev=False,
-    )
-    text = "HOST:PORT of a controller or parameter server, or an http:// address that must answer"
-    parser.add_argument("address", metavar="ADDRESS", help=text)
-    options, given = parse(parser, ConnectionOptions, "client", arguments)
-    address: str = given["address"]
+    parser, options, _ = parse_command(HealthOptions, "health", DESCRIPTION, arguments, ADDRESS)
+    address = options.controller
     try:
         if address.startswith(("http://", "https://")):
             direct = build_opener(ProxyHandler({}))  # not by a proxy, which others may need
-            direct.open(address, timeout=SECONDS).close()
+            direct.open(address, timeout=options.timeout).close()
             return 0
-        return _ask(options.connection(address))
+        return _ask(options.connection(address), options.timeout)
     except UsageError as error:
         parser.error(str(error))
     except (OSError, grpc.RpcError) as error:
@@ -40,13 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _ask(connection: Connection) -> int:
+def _ask(connection: Connection, timeout: float) -> int:
     from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
     from grpc_health.v1.health_pb2_grpc import HealthStub
 
     with connection.open() as channel:
         stub: Any = HealthStub(channel)  # whose type hints lack what it can do
-        answer = stub.Check(HealthCheckRequest(), timeout=SECONDS, metadata=connection.metadata())
+        answer = stub.Check(HealthCheckRequest(), timeout=timeout, metadata=connection.metadata())
     if answer.status == HealthCheckResponse.SERVING:
         return 0
     status = HealthCheckResponse.ServingStatus.Name(answer.status)

@@ -28,13 +28,18 @@ MessageType = TypeVar("MessageType", bound=Message)
 ServicerContext = Any  # grpc.aio.ServicerContext, whose type hints lack what it can do with bytes
 
 
+# After the time to finish: for answers that are on their way, and to tell callers that they are cut off.
+FAREWELL_SECONDS = 0.5
+
+
 class Gate:
-    """Lets calls in while the server is ready, and those out that wait when it stops."""
+    """Admits calls while the server is ready, and ends those that are left when it stops."""
 
     def __init__(self, authenticator: Authenticator, max_calls: int, count_refusal: Callable[[str], object]) -> None:
         self._authenticator, self._max_calls, self._count_refusal = authenticator, max_calls, count_refusal
         self._logged: dict[str, float] = {}  # when a refusal was logged last, by its reason
-        self.calls: set[Call] = set()
+        self.calls: set[Call] = set()  # that were admitted and are being served
+        self.tasks: set[asyncio.Task[Any]] = set()  # of all calls, until their status is sent
         self.is_open = False
         self._draining = False
 
@@ -61,12 +66,16 @@ class Gate:
             log.info("refused, %s: %s", failure.code.name, failure.text, extra=about)
 
     async def drain(self, seconds: float) -> None:
-        """End all calls that wait for something; those that are being served have so many seconds to finish."""
+        """Refuse calls, end those that wait for something, and after this many seconds those being served, too."""
         self.is_open, self._draining = False, True
         for call in self.calls:
             call.stop_waiting()
         if self.calls:
             await asyncio.wait([call.task for call in self.calls], timeout=seconds)
+        for call in self.calls:
+            call.end(not_ready("the server is stopping"))
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=FAREWELL_SECONDS)
 
 
 class Call:
@@ -75,6 +84,8 @@ class Call:
     def __init__(self, context: ServicerContext, gate: Gate) -> None:
         self._context, self._gate = context, gate
         self.task = _current_task()
+        gate.tasks.add(self.task)
+        self.task.add_done_callback(gate.tasks.discard)
         self._waits = False
         self.identity = gate.admit(context)
         self.job: str | None = None  # for the log
@@ -155,6 +166,9 @@ def _handler(
     function = getattr(implementation, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", method.name).lower())
     request_type: type[Message] = GetMessageClass(method.input_type)
 
+    def described(error: Exception, call: Call | None) -> StatusError:
+        return error if isinstance(error, StatusError) else translate(error) or _bug(error, method, call)
+
     async def serve(request: Any, context: ServicerContext) -> bytes | None:  # noqa: ANN401
         call = None
         try:
@@ -165,9 +179,9 @@ def _handler(
         except asyncio.CancelledError:
             if call is None or call.ended_by is None:
                 raise  # the client has gone
-            failure = translate(call.ended_by) or _bug(call.ended_by, method, call)
+            failure = described(call.ended_by, call)
         except Exception as error:
-            failure = error if isinstance(error, StatusError) else translate(error) or _bug(error, method, call)
+            failure = described(error, call)
         else:
             return None if response is None else response.SerializeToString()
         finally:

@@ -1,12 +1,15 @@
-"""A gRPC server process, from its options to its last breath."""
+"""The lifecycle of a gRPC server process."""
 
 import asyncio
+import atexit
 import logging
+import os
 import signal
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -85,8 +88,6 @@ KEEPALIVE: Mapping[str, int] = {
 }
 # Beside the calls of clients: a server must not look dead to those who watch its health because it is busy.
 CALLS_BESIDE_THE_SERVICE = 100
-# Those who watch the health never leave by themselves; they and refused calls have this long once nothing is served.
-FAREWELL_SECONDS = 0.5
 
 
 def run(
@@ -95,18 +96,20 @@ def run(
     service: Service,
     registry: CollectorRegistry,
     others: Sequence[grpc.GenericRpcHandler] = (),
-) -> None:
+    close_files: Callable[[], object] = lambda: None,
+) -> NoReturn:
     """Serve until SIGTERM or SIGINT, or until the service is done, beside other handlers if there are any.
 
-    Raises OSError if an address is taken, and what the service says is wrong.
+    Then close files, and end the process. Raises OSError if an address is taken, and what the service says is wrong.
     """
-    serving = _serve(program, options, service, registry, others)
+    serving = _serve(program, options, service, registry, others, close_files)
     try:
         import uvloop
     except ImportError:
         asyncio.run(serving)
     else:
         uvloop.run(serving)
+    raise AssertionError("the process has ended")
 
 
 async def _serve(
@@ -115,6 +118,7 @@ async def _serve(
     service: Service,
     registry: CollectorRegistry,
     others: Sequence[grpc.GenericRpcHandler],
+    close_files: Callable[[], object],
 ) -> None:
     tokens = None if options.token_file is None else Tokens(options.token_file)
     refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
@@ -163,11 +167,25 @@ async def _serve(
     log.info("draining")
     health.set_serving(False)
     await gate.drain(options.drain_seconds)
-    await server.stop(FAREWELL_SECONDS)
     await service.finish()
     metrics.shutdown()
     log.info("stopped")
-    ending.result()  # or what went wrong
+    if ending.exception() is None:
+        close_files()
+        _end_process()
+    await server.stop(None)
+    ending.result()
+
+
+def _end_process() -> NoReturn:
+    """End the process while its server still listens.
+
+    A gRPC server that is stopped first ends calls that reach it meanwhile with CANCELLED, which nobody repeats. If the
+    operating system closes its connections instead, their callers see UNAVAILABLE.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 async def _until_done(service: Service, stopped: asyncio.Event) -> None:

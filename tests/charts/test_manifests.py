@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dbw_controller.cli.command import ClientOptions
+from dbw_runtime.client_command import ClientOptions
 from dbw_runtime.configuration import Options, variable
 from tests.charts.chart import (
     OLDEST,

@@ -22,8 +22,9 @@ def health(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[
 
 def test_a_server_that_is_ready_is_healthy_and_so_is_its_metrics_endpoint() -> None:
     with controller() as server:
-        rpc, http = health(server.target), health(f"http://127.0.0.1:{server.metrics_port}/metrics")
-    assert (rpc.returncode, rpc.stderr, http.returncode, http.stderr) == (0, "", 0, "")
+        http = f"http://127.0.0.1:{server.metrics_port}/metrics"
+        asked = [health(*flag, address) for address in (server.target, http) for flag in ((), ("--controller",))]
+    assert [(done.returncode, done.stderr) for done in asked] == [(0, "")] * 4
 
 
 def test_a_server_that_is_not_ready_is_not_healthy() -> None:

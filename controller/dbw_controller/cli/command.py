@@ -1,12 +1,11 @@
 """What commands have in common that ask a running controller."""
 
 import sys
-from argparse import SUPPRESS, ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 from rich.console import Console
@@ -14,38 +13,11 @@ from rich.console import Console
 from dbw.v1.controller_pb2 import ListJobsRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import Job
-from dbw_runtime.channel import ConnectionOptions
-from dbw_runtime.configuration import UsageError, option, parse
+from dbw_runtime.client_command import Argument, ClientOptions, parse_command
+from dbw_runtime.configuration import UsageError
 from dbw_runtime.failure import describe, reason_of
 
-
-@dataclass(frozen=True)
-class ClientOptions(ConnectionOptions):
-    """Where the controller is."""
-
-    controller: str = option("127.0.0.1:50051", "the controller's address")
-    timeout: float = option(10.0, "how long the controller may take to answer, in seconds")
-
-    def __post_init__(self) -> None:
-        """Refuse a time in which nobody can answer."""
-        self.require_between("timeout", 1e-3, 86_400)
-
-
-class Argument(NamedTuple):
-    """A positional argument. One with the name of an option is another way to say that."""
-
-    name: str
-    kind: type = str
-    optional: bool = False
-    metavar: str | None = None
-
-    @property
-    def text(self) -> str:
-        """What it is called in the usage."""
-        return self.metavar or self.name.upper()
-
-
-ADDRESS = Argument("controller", optional=True, metavar="HOST:PORT")
+JOB = Argument("job")
 
 
 @dataclass(frozen=True)
@@ -79,14 +51,7 @@ Ask = Callable[[Controller, dict[str, Any]], int]
 
 def run_command(name: str, description: str, arguments: Sequence[str] | None, ask: Ask, *positional: Argument) -> int:
     """Run a command: parse its arguments, connect, and say what went wrong in one line. Returns the exit code."""
-    places = [f"[{argument.text}]" if argument.optional else argument.text for argument in positional]
-    usage = " ".join(["%(prog)s", *places, "[OPTIONS]"])
-    parser = ArgumentParser(prog=f"dbw {name}", usage=usage, description=description, allow_abbrev=False)
-    for argument in positional:
-        nargs = "?" if argument.optional else None
-        default = SUPPRESS if argument.name in ClientOptions.__dataclass_fields__ else None  # the flag may have it
-        parser.add_argument(argument.name, metavar=argument.text, type=argument.kind, nargs=nargs, default=default)
-    options, given = parse(parser, ClientOptions, "client", arguments)
+    parser, options, given = parse_command(ClientOptions, name, description, arguments, *positional)
     try:
         connection = options.connection(options.controller)
     except UsageError as error:
@@ -97,7 +62,7 @@ def run_command(name: str, description: str, arguments: Sequence[str] | None, as
     except grpc.RpcError as error:
         hint = "; is it running, and does it use TLS or not, as you do?" if _is_out_of_reach(error) else ""
         print(f"dbw {name}: {options.controller}: {describe(error)}{hint}", file=sys.stderr)
-    except BrokenPipeError:  # whoever read this has seen enough; but what was not said to the end is no verdict
+    except BrokenPipeError:  # nobody reads to the end, so that success cannot be claimed
         sys.stdout = None
     except OSError as error:
         print(f"dbw {name}: {error}", file=sys.stderr)

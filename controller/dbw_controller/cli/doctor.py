@@ -9,14 +9,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from dbw.v1.controller_pb2 import DiagnoseJobRequest, DiagnoseJobResponse, Finding, FindingKind
-from dbw_controller.cli.command import ADDRESS, Argument, Controller, run_command, wide_console
-from dbw_controller.core.diagnosis import LEAST
-from dbw_controller.core.job import LATE_ITERATIONS
+from dbw_controller.cli.command import Controller, run_command, wide_console
+from dbw_runtime.client_command import Argument
 from dbw_runtime.failure import reason_of
-
-# Every check needs a few iterations, each judged when the next one has ended; the slowest needs a long row before them.
-FEW = LEAST + 1
-ENOUGH = LATE_ITERATIONS + FEW
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "Say what a parameter server reports wrong, of one job or of all, judging by their last iterations: what was "
         "seen, what was expected, and what to do. Exit code 0 if nothing looks wrong, 1 if something does."
     )
-    return run_command("doctor", description, arguments, _doctor, ADDRESS, Argument("job", optional=True))
+    return run_command("doctor", description, arguments, _doctor, Argument("job", optional=True, or_address=True))
 
 
 def _doctor(controller: Controller, given: dict[str, Any]) -> int:
@@ -48,7 +43,7 @@ def _doctor(controller: Controller, given: dict[str, Any]) -> int:
 def _show(console: Console, name: str, diagnosis: DiagnoseJobResponse) -> None:
     seen, found = _count(diagnosis.iterations, "iteration"), _count(len(diagnosis.findings), "mistake")
     if not diagnosis.findings:
-        console.print(Text(f"{name}: nothing looks wrong in {seen}{_reservation(diagnosis.iterations)}."))
+        console.print(Text(f"{name}: nothing looks wrong in {seen}{_reservation(diagnosis)}."))
         return
     console.print(Text(f"{name}: {found} in {seen}", "bold"))
     for finding in diagnosis.findings:
@@ -57,12 +52,13 @@ def _show(console: Console, name: str, diagnosis: DiagnoseJobResponse) -> None:
         console.print(_indented(4, finding.message))
 
 
-def _reservation(iterations: int) -> str:
-    """How little it means that nothing was found in so few iterations."""
-    if iterations < FEW:
-        return f", which are too few to judge: ask again after {ENOUGH}"
-    if iterations < ENOUGH:
-        return f", but some mistakes show only after {ENOUGH}: ask again then"
+def _reservation(diagnosis: DiagnoseJobResponse) -> str:
+    """How little it means that nothing was found, by the thresholds of the controller; an old one has none."""
+    sufficient = diagnosis.sufficient_iterations
+    if diagnosis.iterations < diagnosis.min_iterations:
+        return f", which are too few to judge: ask again after {sufficient}"
+    if diagnosis.iterations < sufficient:
+        return f", but some mistakes show only after {sufficient}: ask again then"
     return ""
 
 

@@ -22,69 +22,69 @@ from prometheus_client.registry import Collector
 
 from dbw_controller.core.kernels import COMPILED
 from dbw_controller.server.jobs import Jobs
-from dbw_controller.server.served_job import Record
+from dbw_controller.server.served_job import ServedJob
 
 LABEL = "dbw_job"
 Values = Iterable[tuple[str, float]]  # values of a label and of the metric
 
-GAUGES: dict[str, tuple[str, Callable[[Record], float | None]]] = {
-    "dbw_selected_k": ("Gradients to wait for in this iteration", lambda r: r.decision.k),
-    "dbw_live_workers": ("Workers that are alive", lambda r: r.job.membership.live_workers),
-    "dbw_loss": ("Loss of the last iteration that reported one", lambda r: r.job.loss),
+GAUGES: dict[str, tuple[str, Callable[[ServedJob], float | None]]] = {
+    "dbw_selected_k": ("Gradients to wait for in this iteration", lambda job: job.decision.k),
+    "dbw_live_workers": ("Workers that are alive", lambda job: job.job.membership.live_workers),
+    "dbw_loss": ("Loss of the last iteration that reported one", lambda job: job.job.loss),
     "dbw_gradient_squared_norm": (
         "Estimate of the full gradient's squared norm",
-        lambda r: r.decision.estimates.gain.squared_norm,
+        lambda job: job.decision.estimates.gain.squared_norm,
     ),
     "dbw_gradient_variance": (
         "Estimate of the variance of one worker's gradient",
-        lambda r: r.decision.estimates.gain.variance,
+        lambda job: job.decision.estimates.gain.variance,
     ),
-    "dbw_smoothness": ("Estimate of the loss's smoothness L", lambda r: r.decision.estimates.gain.smoothness),
-    "dbw_predicted_iteration_seconds": ("Expected duration of this iteration", lambda r: predicted_seconds(r)),
+    "dbw_smoothness": ("Estimate of the loss's smoothness L", lambda job: job.decision.estimates.gain.smoothness),
+    "dbw_predicted_iteration_seconds": ("Expected duration of this iteration", lambda job: predicted_seconds(job)),
     "dbw_unsaved_iterations": (
         "Iterations that are not in a snapshot yet, if there are snapshots",
-        lambda r: r.unsaved,
+        lambda job: job.saver.unsaved_iterations,
     ),
 }
-COUNTERS: dict[str, tuple[str, Callable[[Record], float]]] = {
-    "dbw_iterations": ("Iterations that ended", lambda r: r.statistics.iterations),
+COUNTERS: dict[str, tuple[str, Callable[[ServedJob], float]]] = {
+    "dbw_iterations": ("Iterations that ended", lambda job: job.statistics.iterations),
     "dbw_predicted_seconds": (
         "Expected duration of all iterations that there was an estimate for",
-        lambda r: r.statistics.predicted_seconds,
+        lambda job: job.statistics.predicted_seconds,
     ),
-    "dbw_observed_seconds": ("Duration of the same iterations", lambda r: r.statistics.observed_seconds),
+    "dbw_observed_seconds": ("Duration of the same iterations", lambda job: job.statistics.observed_seconds),
 }
-LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[Record], Values]]] = {
+LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[ServedJob], Values]]] = {
     "dbw_gradients": (
         "Gradients by what became of them",
         "outcome",
-        lambda r: [
-            ("used", r.statistics.used_gradients),
-            ("late", r.job.late_arrivals),
-            ("lost", r.statistics.lost_gradients),
+        lambda job: [
+            ("used", job.statistics.used_gradients),
+            ("late", job.job.late_arrivals),
+            ("lost", job.statistics.lost_gradients),
         ],
     ),
     "dbw_decisions": (
         "Decisions by the rule that chose k",
         "reason",
-        lambda r: [(reason.name.lower(), count) for reason, count in r.statistics.decisions.copy().items()],
+        lambda job: [(reason.name.lower(), count) for reason, count in job.statistics.decisions.copy().items()],
     ),
     "dbw_fallbacks": (
         "Iterations whose k no estimate chose",
         "reason",
-        lambda r: [(reason, r.statistics.fallbacks[reason]) for reason in ("parameter_server", "not_enough_data")],
+        lambda job: [(reason, job.statistics.fallbacks[reason]) for reason in ("parameter_server", "not_enough_data")],
     ),
     "dbw_skipped_estimates": (
         "Iterations that did not contribute to an estimate, by cause",
         "reason",
-        lambda r: [(str(cause), count) for cause, count in r.job.gain.skipped.copy().items()],
+        lambda job: [(str(cause), count) for cause, count in job.job.gain.skipped.copy().items()],
     ),
 }
 
 
-def predicted_seconds(record: Record) -> float | None:
+def predicted_seconds(served: ServedJob) -> float | None:
     """T̂_k of the newest decision, if it is known."""
-    decision = record.decision  # another one may take its place meanwhile
+    decision = served.decision  # another one may take its place meanwhile
     durations = decision.estimates.durations
     seconds = math.nan if durations is None else float(durations.seconds[decision.k - 1])
     return None if math.isnan(seconds) else seconds
@@ -98,52 +98,52 @@ class JobCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All series of all jobs."""
-        records = self._jobs.all()
-        yield GaugeMetricFamily("dbw_jobs", "Jobs", value=len(records))
+        jobs = self._jobs.all()
+        yield GaugeMetricFamily("dbw_jobs", "Jobs", value=len(jobs))
         yield CounterMetricFamily(
-            "dbw_snapshot_failures", "Snapshots that could not be written", value=self._jobs.snapshot_failures
+            "dbw_snapshot_failures", "Snapshots that could not be written", value=self._jobs.disk.failures
         )
         for name, (text, read) in GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=[LABEL])
-            for record in records:
-                if (value := read(record)) is not None:
-                    gauge.add_metric([record.name], value)
+            for served in jobs:
+                if (value := read(served)) is not None:
+                    gauge.add_metric([served.name], value)
             yield gauge
         for name, (text, read_count) in COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=[LABEL])
-            for record in records:
-                counter.add_metric([record.name], read_count(record))
+            for served in jobs:
+                counter.add_metric([served.name], read_count(served))
             yield counter
         for name, (text, label, read_values) in LABELLED_COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=[LABEL, label])
-            for record in records:
-                for member, count in read_values(record):
-                    counter.add_metric([record.name, member], count)
+            for served in jobs:
+                for member, count in read_values(served):
+                    counter.add_metric([served.name, member], count)
             yield counter
-        yield from self._histograms(records)
+        yield from self._histograms(jobs)
         if self._by_worker:
-            yield self._workers(records)
+            yield self._workers(jobs)
 
-    def _histograms(self, records: list[Record]) -> Iterator[Metric]:
+    def _histograms(self, jobs: list[ServedJob]) -> Iterator[Metric]:
         iterations = HistogramMetricFamily("dbw_iteration_duration_seconds", "Duration of iterations", labels=[LABEL])
         decisions = HistogramMetricFamily(
             "dbw_decision_duration_seconds", "Time from a report to its decision, inside the controller", labels=[LABEL]
         )
-        for record in records:
-            counted = record.statistics
+        for served in jobs:
+            counted = served.statistics
             for family, histogram in ((iterations, counted.iteration_seconds), (decisions, counted.decision_seconds)):
-                family.add_metric([record.name], histogram.buckets(), histogram.sum)
+                family.add_metric([served.name], histogram.buckets(), histogram.sum)
         yield iterations
         yield decisions
 
-    def _workers(self, records: list[Record]) -> Metric:
+    def _workers(self, jobs: list[ServedJob]) -> Metric:
         arrivals = SummaryMetricFamily(
             "dbw_worker_arrival_seconds", "Times of a worker's gradients since publication", labels=[LABEL, "worker"]
         )
-        for record in records:
-            for worker, count in record.statistics.worker_arrivals.copy().items():
-                seconds = record.statistics.worker_seconds[worker]
-                arrivals.add_metric([record.name, str(worker)], count, seconds)
+        for served in jobs:
+            for worker, count in served.statistics.worker_arrivals.copy().items():
+                seconds = served.statistics.worker_seconds[worker]
+                arrivals.add_metric([served.name, str(worker)], count, seconds)
         return arrivals
 
 

@@ -1,37 +1,40 @@
-"""One job of a controller, and what the service around it knows of it."""
+"""A job as the controller serves it: to one session at a time, and with one thing done to it at a time."""
 
 import asyncio
 import secrets
-from collections import deque
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from msgspec import Raw, Struct
 
 from dbw_controller.core.decision import Decision
-from dbw_controller.core.diagnosis import Diagnosis
 from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, StateDamagedError
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.job import Job
 from dbw_controller.core.reports import Membership, Report
 from dbw_controller.core.state import Name, Real, decode, encode
 from dbw_controller.server.counters import Statistics
+from dbw_controller.server.recent_reports import RecentReports
+from dbw_controller.server.saver import Disk, Saver
 from dbw_controller.server.watchers import Watchers
 
 T = TypeVar("T")
-# What to look through when somebody asks what is wrong with a parameter server's reports.
-RECENT_ITERATIONS, RECENT_REPORTS, RECENT_ROWS_A_WORKER = 128, 4096, 256
+# A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
+MAX_SECONDS_IN_LOOP = 0.002
 
 
-class Event(NamedTuple):
-    """A report that was taken in: the decision then, the answer, and the membership since."""
+class Outcome(Struct, frozen=True):
+    """What a report led to."""
 
-    report: Report
-    asked: Decision
-    answer: Decision | None
-    membership: Membership
-    rows: int  # how many arrivals it has
+    before: Decision  # the newest decision before it
+    decision: Decision | None  # the answer to it
+    seconds: float  # from its arrival to the answer
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a decision was made for another iteration."""
+        return self.decision is not None and self.decision.iteration > self.before.iteration
 
 
 class Snapshot(Struct, frozen=True):
@@ -44,34 +47,21 @@ class Snapshot(Struct, frozen=True):
     job: Raw
 
 
-@dataclass(eq=False)
-class Record:
-    """A job, and what the service around it knows of it."""
+class ServedJob:
+    """A job, its session, and those who save, count and watch it. Times are those of the wall clock."""
 
-    name: str
-    owner: str
-    job: Job
-    created: float  # by the wall clock, as all times here
-    updated: float
-    statistics: Statistics = field(default_factory=Statistics)
-    watchers: Watchers = field(default_factory=Watchers)
-    slow: bool = False  # whether the last decision took long
-    unsaved: int = 0  # iterations since the last snapshot
-    changed: bool = False  # whether anything has happened since then
-    ended: bool = False  # deleted, or about to be
-    saved: float = 0.0
-    retry: float = 0.0  # when to write again after a failure
-    saving: "asyncio.Task[None] | None" = None
-    decision: Decision = field(init=False)  # the newest one, also while a thread works on the job
-
-    def __post_init__(self) -> None:
-        """Take over what the job has decided."""
-        self.decision = self.job.decision()
+    def __init__(self, name: str, owner: str, job: Job, disk: Disk, created: float, updated: float) -> None:
+        self.name, self.owner, self.job = name, owner, job
+        self.created, self.updated = created, updated
+        self.decision = job.decision()  # the newest one, also while a thread works on the job
+        self.ended = False  # deleted, or about to be
+        self.statistics, self.watchers, self.recent = Statistics(), Watchers(), RecentReports()
+        self.saver = Saver(name, disk, self._state)
+        self._clock = disk.clock
+        self._slow = False  # whether the last decision took long
         self._lock = asyncio.Lock()
         self._nonce, self._sessions = secrets.token_hex(8), 0
         self._session: str | None = None
-        self._recent: deque[Event] = deque(maxlen=RECENT_REPORTS)
-        self._recent_rows = 0
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
@@ -80,41 +70,17 @@ class Record:
         return self._session
 
     def require_session(self, session: str) -> None:
-        """Refuse a report of any but the current session of a job that is still there."""
+        """Refuse any but the current session of a job that is still there."""
         if self.ended:
             raise JobNotFoundError(self.name)
         if session != self._session:
             replaced = session.startswith(f"{self._nonce}-")
             raise SessionReplacedError(self.name) if replaced else SessionNotFoundError(self.name)
 
-    def happened(self, event: Event) -> None:
-        """Keep a report for those who ask what is wrong with it, as long as there is room."""
-        recent, most = self._recent, RECENT_ROWS_A_WORKER * max(event.membership.live_workers, 16)
-        if len(recent) == RECENT_REPORTS:
-            self._recent_rows -= recent.popleft().rows
-        recent.append(event)
-        self._recent_rows += event.rows
-        while recent and (
-            recent[0].asked.iteration + RECENT_ITERATIONS <= event.asked.iteration or self._recent_rows > most
-        ):
-            self._recent_rows -= recent.popleft().rows
-
-    def forget_recent(self) -> None:
-        """Begin anew: what was reported before does not belong to what comes."""
-        self._recent.clear()
-        self._recent_rows = 0
-
-    def diagnose(self) -> Diagnosis:
-        """What looks wrong in the recent reports."""
-        diagnosis = Diagnosis(self.job.spec.sync_mode)
-        for event in list(self._recent):
-            diagnosis.observe(event.report, event.asked, event.answer, event.membership)
-        return diagnosis
-
     @property
     def is_free(self) -> bool:
         """Whether nobody uses the job, and it is quick enough to be used in the event loop."""
-        return not (self.slow or self._lock.locked())
+        return not (self._slow or self._lock.locked())
 
     async def run(
         self, function: Callable[[], T], then: Callable[[T], object] | None = None, in_thread: bool = False
@@ -139,14 +105,64 @@ class Record:
         # A caller that goes away must not leave the job to the next one while a thread still works on it.
         return await asyncio.shield(asyncio.ensure_future(alone()))
 
+    def attach(self, membership: Membership, iteration: int | None) -> str:
+        """Begin a session of a parameter server that starts or restarts, while nobody else uses the job."""
+        self.decision = self.job.begin(membership, iteration)
+        self.recent.clear()
+        return self.begin_session()
+
+    def apply_report(self, session: str, report: Report, begin: float) -> Outcome:
+        """Give a report that came at `begin` (`time.perf_counter`) to the job, while nobody else uses it."""
+        self.require_session(session)
+        before, decision = self.decision, self.job.report(report)
+        seconds = time.perf_counter() - begin
+        if decision is not None:
+            self.decision, self._slow = decision, seconds > MAX_SECONDS_IN_LOOP
+        return Outcome(before, decision, seconds)
+
+    def adopt(self, session: str, import_state: Callable[[Job], Decision]) -> None:
+        """Replace what the job has learnt, while nobody else uses it."""
+        self.require_session(session)  # much may have happened during the upload
+        self.decision = import_state(self.job)
+
+    def record(self, report: Report, outcome: Outcome, by_worker: bool) -> None:
+        """Count a report that was applied, and keep it for a diagnosis."""
+        if by_worker:
+            for arrivals in report.arrivals:
+                self.statistics.arrived(arrivals)
+        self.recent.add(report, outcome.before, outcome.decision, self.job.membership)
+        if report.summary is not None and outcome.decision is not None and outcome.is_new:
+            decided = outcome.before if outcome.before.iteration == report.summary.iteration else None
+            self.statistics.ended(report.summary, decided)
+            self.statistics.decided(outcome.decision, outcome.seconds)
+
+    def changed(self, iterations: int = 0) -> None:
+        """Take note that the job has changed, by some iterations, and have it saved if that is due."""
+        self.updated = self._clock()
+        self.saver.changed(iterations)
+
+    async def delete(self) -> None:
+        """End the job. If its snapshot cannot be deleted, it stays as it is."""
+        self.ended = True  # no snapshot is written from now on
+        try:
+            await self.saver.delete()
+        except OSError:
+            self.ended = False
+            raise
+        self.watchers.end()
+
+    async def _state(self) -> bytes | None:
+        state = await self.run(self.snapshot, in_thread=True)
+        return None if self.ended else state
+
     def snapshot(self) -> bytes:
         """All that must survive, encoded. Sessions do not: a parameter server creates its job again."""
         return encode(Snapshot(self.name, self.owner, self.created, self.updated, Raw(self.job.snapshot())))
 
     @classmethod
-    def restore(cls, name: str, data: bytes, solver: Solver) -> Self:
-        """The record that a snapshot was taken of."""
+    def restore(cls, name: str, data: bytes, solver: Solver, disk: Disk) -> Self:
+        """The job that a snapshot was taken of."""
         state = decode(data, Snapshot)
         if state.name != name:
             raise StateDamagedError(f"it is of the job {state.name!r}")
-        return cls(name, state.owner, Job.restore(bytes(state.job), solver), state.created, state.updated)
+        return cls(name, state.owner, Job.restore(bytes(state.job), solver), disk, state.created, state.updated)

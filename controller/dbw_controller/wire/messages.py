@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from dbw.v1 import controller_pb2, iteration_pb2, job_pb2, sync_mode_pb2
 from dbw_controller.core.decision import Decision
@@ -18,7 +17,6 @@ from dbw_controller.core.policies import POLICIES, Policy, create_policy, policy
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
-from dbw_controller.server.served_job import Record
 
 E = TypeVar("E", bound=Enum)
 # The rules of the contract by the names that policies are registered with here.
@@ -251,32 +249,3 @@ def finding_message(finding: Finding) -> controller_pb2.Finding:
         iterations=finding.iterations,
         last_iteration=finding.last_iteration,
     )
-
-
-def job_message(record: Record, include_estimates: bool = False) -> job_pb2.Job:
-    """A job as the controller knows it."""
-    job = record.job
-    return job_pb2.Job(
-        name=record.name,
-        spec=spec_message(job.spec),
-        owner=record.owner,
-        create_time=_timestamp(record.created),
-        update_time=_timestamp(record.updated),
-        membership=membership_message(job.membership),
-        decision=decision_message(record.decision, include_estimates),
-        learnt_iterations=job.learnt_iterations,
-        loss=job.loss,
-    )
-
-
-def watch_message(
-    record: Record, summary: iteration_pb2.IterationSummary, include_estimates: bool
-) -> controller_pb2.WatchJobResponse:
-    """A job whose iteration has ended."""
-    return controller_pb2.WatchJobResponse(job=job_message(record, include_estimates), summary=summary)
-
-
-def _timestamp(seconds: float) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromNanoseconds(int(seconds * 1e9))
-    return stamp

@@ -646,8 +646,14 @@ class DiagnoseJobResponse(_message.Message):
 
     FINDINGS_FIELD_NUMBER: _builtins.int
     ITERATIONS_FIELD_NUMBER: _builtins.int
+    MIN_ITERATIONS_FIELD_NUMBER: _builtins.int
+    SUFFICIENT_ITERATIONS_FIELD_NUMBER: _builtins.int
     iterations: _builtins.int
     """How many iterations this is based on."""
+    min_iterations: _builtins.int
+    """With fewer iterations than this nothing can be judged. 0: the controller does not say."""
+    sufficient_iterations: _builtins.int
+    """With this many iterations every kind of finding can show. 0: the controller does not say."""
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finding]:
         """What looks wrong, the most serious first. Empty: nothing does."""
@@ -657,10 +663,12 @@ class DiagnoseJobResponse(_message.Message):
         *,
         findings: _abc.Iterable[Global___Finding] | None = ...,
         iterations: _builtins.int = ...,
+        min_iterations: _builtins.int = ...,
+        sufficient_iterations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings", "iterations", b"iterations"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings", "iterations", b"iterations", "min_iterations", b"min_iterations", "sufficient_iterations", b"sufficient_iterations"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

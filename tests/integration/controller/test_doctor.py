@@ -18,11 +18,11 @@ from dbw.v1 import controller_pb2 as pb
 from dbw.v1 import iteration_pb2
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.cli.doctor import ENOUGH, FEW
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis import FindingKind
 from dbw_controller.core.policies import Dbw, Policy, Static
 from dbw_controller.core.reports import IterationSummary, Report
+from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
 from dbw_controller.wire import messages
 from tests.programs import dbw
 from tests.proxy import Forward, proxied
@@ -133,17 +133,20 @@ def test_a_mistake_is_named_and_no_other(server: Controller, stub: ControllerSer
 
 
 def test_a_healthy_parameter_server_gets_no_finding(server: Controller, stub: ControllerServiceStub) -> None:
-    RemoteServer(stub=stub).run(ENOUGH)
+    RemoteServer(stub=stub).run(SUFFICIENT_ITERATIONS)
     done = doctor(server.target, "resnet")
-    assert (done.returncode, done.stdout) == (0, f"resnet: nothing looks wrong in {ENOUGH} iterations.\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"resnet: nothing looks wrong in {SUFFICIENT_ITERATIONS} iterations.\n",
+    )
 
 
 @pytest.mark.parametrize(
     ("iterations", "text"),
     [
-        (0, "nothing looks wrong in 0 iterations, which are too few to judge: ask again after 106."),
-        (1, "nothing looks wrong in 1 iteration, which are too few to judge: ask again after 106."),
-        (FEW, f"nothing looks wrong in {FEW} iterations, but some mistakes show only after 106: ask again then."),
+        (0, "0 iterations, which are too few to judge: ask again after 106."),
+        (1, "1 iteration, which are too few to judge: ask again after 106."),
+        (MIN_ITERATIONS, f"{MIN_ITERATIONS} iterations, but some mistakes show only after 106: ask again then."),
     ],
 )
 def test_it_is_said_when_there_are_too_few_iterations(
@@ -151,7 +154,33 @@ def test_it_is_said_when_there_are_too_few_iterations(
 ) -> None:
     RemoteServer(stub=stub).run(iterations)
     done = doctor(server.target, "resnet")
-    assert (done.returncode, done.stdout) == (0, f"resnet: {text}\n")
+    assert (done.returncode, done.stdout) == (0, f"resnet: nothing looks wrong in {text}\n")
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "text"),
+    [
+        ((0, 0), "nothing looks wrong in 1 iteration."),
+        ((1, 7), "but some mistakes show only after 7: ask again then."),
+    ],
+    ids=["none", "others"],
+)
+def test_how_many_iterations_are_enough_is_what_the_controller_says(
+    server: Controller, stub: ControllerServiceStub, thresholds: tuple[int, int], text: str
+) -> None:
+    """A controller of before says nothing, and then neither does the doctor."""
+    RemoteServer(stub=stub).run(1)
+
+    def replace_thresholds(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        if rpc != "DiagnoseJob":
+            return forward(requests)
+        least, sufficient = thresholds
+        response = pb.DiagnoseJobResponse(iterations=1, min_iterations=least, sufficient_iterations=sufficient)
+        return iter([response.SerializeToString()])
+
+    with proxied(server.target, replace_thresholds) as address:
+        done = doctor(address)
+    assert (done.returncode, done.stdout.endswith(f"{text}\n")) == (0, True), done.stdout
 
 
 def test_all_jobs_are_examined_if_none_is_named(server: Controller, stub: ControllerServiceStub) -> None:
@@ -161,6 +190,20 @@ def test_all_jobs_are_examined_if_none_is_named(server: Controller, stub: Contro
     assert done.returncode == 1
     assert re.findall(r"^\w+: ", done.stdout, re.MULTILINE) == ["healthy: ", "sick: "]
     assert findings(done.stdout) == ["INPUT_MISSING"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("resnet", "SERVER"), ("resnet", "--controller", "SERVER"), ("--controller", "SERVER", "resnet")],
+    ids=" ".join,
+)
+def test_a_job_and_the_address_may_be_given_in_any_order(
+    server: Controller, stub: ControllerServiceStub, arguments: tuple[str, ...]
+) -> None:
+    RemoteServer(stub=stub).run(1)
+    RemoteServer(stub=stub, name="other").run(1)
+    done = doctor(*(server.target if argument == "SERVER" else argument for argument in arguments))
+    assert re.findall(r"^\w+: ", done.stdout, re.MULTILINE) == ["resnet: "], done.stderr
 
 
 def test_a_job_that_is_deleted_meanwhile_is_left_out(server: Controller, stub: ControllerServiceStub) -> None:
@@ -217,8 +260,9 @@ def test_findings_fit_on_a_terminal(server: Controller, stub: ControllerServiceS
     ("arguments", "code", "text"),
     [
         (("SERVER", "nobody"), 1, "NOT_FOUND: there is no job 'nobody'"),
-        (("resnet",), 2, "the address is 'resnet'; it must be HOST:PORT"),
+        (("--controller", "resnet"), 2, "the address is 'resnet'; it must be HOST:PORT"),
         (("SERVER", "resnet", "more"), 2, "unrecognized arguments: more"),
+        (("SERVER", "--controller", "SERVER"), 2, "unrecognized arguments: 127.0.0.1"),
         (("127.0.0.1:1",), 1, "UNAVAILABLE"),
     ],
 )

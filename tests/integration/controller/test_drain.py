@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -241,6 +242,72 @@ def test_sigterm_under_load_ends_every_call_in_good_order_and_loses_nothing_that
             learnt = stub.GetJob(pb.GetJobRequest(job=load.job)).job.learnt_iterations
             answered = max(load.answered, 0)
             assert learnt in (answered, answered + 1), f"{load.job}: the last answer may not have come"
+
+
+class Hammer:
+    """Somebody who calls without a pause, whatever the answers are, until the server is gone; and all statuses seen."""
+
+    def __init__(self, target: str, job: str, call: Callable[["Hammer"], object]) -> None:
+        self.job, self._call = job, call
+        self.channel = grpc.insecure_channel(
+            target, [("grpc.use_local_subchannel_pool", 1)]
+        )  # and no shared connection
+        self.stub = ControllerServiceStub(self.channel)
+        self.session = create(self.stub, job)
+        self.codes: Counter[grpc.StatusCode] = Counter()
+        self.gone = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.gone.is_set():
+            try:
+                self._call(self)
+                self.codes[grpc.StatusCode.OK] += 1
+            except grpc.RpcError as error:
+                self.codes[error.code()] += 1
+
+    def join(self) -> None:
+        self.gone.set()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        self.channel.close()
+
+
+def report_on_a_stream(hammer: Hammer) -> None:
+    request = whole_iteration(hammer.job, hammer.session, 0)
+    for _ in hammer.stub.Coordinate(iter([request] * 10)):
+        hammer.codes[grpc.StatusCode.OK] += 1
+
+
+def watch_for_ever(hammer: Hammer) -> None:
+    for _ in hammer.stub.WatchJob(pb.WatchJobRequest(job=hammer.job)):
+        hammer.codes[grpc.StatusCode.OK] += 1
+
+
+HAMMERS: dict[str, Callable[[Hammer], object]] = {
+    "end": lambda hammer: hammer.stub.EndIteration(
+        pb.EndIterationRequest.FromString(whole_iteration(hammer.job, hammer.session, 0).SerializeToString())
+    ),
+    "get": lambda hammer: hammer.stub.GetJob(pb.GetJobRequest(job=hammer.job)),
+    "list": lambda hammer: hammer.stub.ListJobs(pb.ListJobsRequest()),
+    "stream": report_on_a_stream,
+    "watch": watch_for_ever,
+}
+
+
+@pytest.mark.parametrize("drain_seconds", ["0", "10"])
+def test_a_server_that_stops_under_load_ends_calls_with_unavailable_and_nothing_else(drain_seconds: str) -> None:
+    with controller("--drain-seconds", drain_seconds) as server:
+        hammers = [Hammer(server.target, f"{kind}-{i}", call) for kind, call in HAMMERS.items() for i in range(3)]
+        wait_until(lambda: all(hammer.codes[grpc.StatusCode.OK] for hammer in hammers))
+        assert server.stop() == 0
+        wait_until(lambda: all(hammer.codes[grpc.StatusCode.UNAVAILABLE] for hammer in hammers))
+        for hammer in hammers:
+            hammer.join()
+            assert set(hammer.codes) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}, hammer.job
+        assert not [line for line in server.logs if line["level"] in ("warning", "error")]
+        assert server.other_output == []
 
 
 @contextmanager

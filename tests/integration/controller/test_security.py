@@ -262,8 +262,13 @@ def test_a_token_file_that_makes_no_sense_or_is_gone_leaves_the_old_tokens_in_us
                 names(stub, f"Bearer {TOKENS['alice']}")
         replace(token_file, before)
         names(stub, f"Bearer {TOKENS['alice']}")
-    complaints = [line["message"] for line in server.logs if line["message"].startswith("a file cannot be read again")]
-    about_tokens = [complaint for complaint in complaints if str(token_file) in complaint]
+
+    def complaints() -> list[str]:
+        lines = [line["message"] for line in server.logs]
+        return [line for line in lines if line.startswith("a file cannot be read again") and str(token_file) in line]
+
+    wait_until(lambda: len(complaints()) >= 2)  # the log comes by another way than answers
+    about_tokens = complaints()
     assert len(about_tokens) == 2
     assert f"line 1 of {token_file} must be an identity and its token" in about_tokens[0]
     assert "No such file" in about_tokens[1]

@@ -7,16 +7,17 @@ from typing import Any
 import grpc
 
 from dbw.v1.controller_pb2 import ListJobsRequest
-from dbw_controller.cli.command import ADDRESS, Controller, run_command
+from dbw_controller.cli.command import Controller, run_command
 from dbw_controller.cli.conformance import iterations, jobs, observers, refusals
 from dbw_controller.cli.conformance.check import Check, SkippedCheckError
 from dbw_controller.cli.conformance.subject import Subject
+from dbw_runtime.client_command import ADDRESS
 from dbw_runtime.failure import describe
 
 MODULES = (jobs, iterations, refusals, observers)
 CHECKS = [check for module in MODULES for check in vars(module).values() if isinstance(check, Check)]
 # With these nothing can be checked.
-HOPELESS = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED)
+NOTHING_TO_CHECK = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +33,7 @@ def _conformance(controller: Controller, given: dict[str, Any]) -> int:  # noqa:
     try:
         controller.calls().ListJobs(ListJobsRequest(page_size=1))
     except grpc.RpcError as error:
-        if isinstance(error, grpc.Call) and error.code() in HOPELESS:
+        if isinstance(error, grpc.Call) and error.code() in NOTHING_TO_CHECK:
             raise
     outcomes = Counter(_run(check, controller) for check in CHECKS)
     skipped = f", {outcomes['SKIPPED']} skipped" if outcomes["SKIPPED"] else ""
