@@ -58,6 +58,7 @@ test-containers: $(ENVIRONMENT) ## build the images, and test them and docker-co
 lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 	@echo "==> ruff" && $(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@echo "==> mypy --strict" && $(BIN)/mypy
+	@echo "==> import-linter" && $(BIN)/lint-imports --no-cache --no-logo
 	@echo "==> hadolint" && $(BIN)/hadolint docker/Dockerfile
 	@echo "==> buf lint, buf format" && $(BIN)/buf lint protos && $(BIN)/buf format --diff --exit-code protos
 	@echo "==> buf breaking"

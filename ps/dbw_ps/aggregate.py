@@ -1,7 +1,7 @@
 """The mean of an iteration's gradients, and their moments: a running sum, no gradient is kept."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
@@ -19,28 +19,13 @@ class Moments(NamedTuple):
     loss: float | None  # mean over those that told one
 
 
-class WholeGradient(Protocol):
+class WholeGradient(NamedTuple):
     """A gradient that is complete."""
 
-    @property
-    def header(self) -> GradientHeader:
-        """Its worker's loss, and the squared norms of its parts."""
-        ...
-
-    @property
-    def parameters(self) -> Sequence[torch.Tensor]:
-        """Its pieces, in order."""
-        ...
-
-    @property
-    def buffers(self) -> Sequence[torch.Tensor]:
-        """The pieces of the model's buffers, in order."""
-        ...
-
-    @property
-    def squared_norm(self) -> float:
-        """‖g‖²."""
-        ...
+    header: GradientHeader  # its worker's loss, and the squared norms of its parts
+    parameters: Sequence[torch.Tensor]  # its pieces, in order
+    buffers: Sequence[torch.Tensor]  # the pieces of the model's buffers, in order
+    squared_norm: float  # ‖g‖²
 
 
 class Aggregate:
@@ -74,7 +59,7 @@ class Aggregate:
             self._freedom += parts - 1
 
     def finish(self) -> Moments:
-        """Make means of the sums, and begin anew; returns the moments."""
+        """Make means of the sums, and begin again with nothing; returns the moments."""
         assert self.count, "an iteration ends with at least one gradient"
         torch.div(self._sum, self.count, out=self._sum)
         if self._sum is not self._gradient:

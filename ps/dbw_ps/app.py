@@ -3,29 +3,36 @@
 import logging
 import secrets
 from collections.abc import Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from functools import partial
+from typing import Any
 
 import torch
 
-from dbw_controller.client.conversation import Conversation
-from dbw_controller.core.policies import DEFAULT
 from dbw_controller.core.spec import SyncMode
 from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointWriter
-from dbw_ps.decisions import Decider, spec_of
-from dbw_ps.embedded import EmbeddedTrainingJob
+from dbw_ps.checkpointing import Checkpointing
+from dbw_ps.collector import GradientCollector, NoUsableGradientsError
+from dbw_ps.decider import Decider
+from dbw_ps.decisions import spec_message_of, spec_of
+from dbw_ps.embedded import EmbeddedDecider
+from dbw_ps.intake import Intake
 from dbw_ps.members import Members
 from dbw_ps.messages import TYPE_NUMBERS
 from dbw_ps.metrics import Metrics
-from dbw_ps.model import FlatModel, load_model
+from dbw_ps.model import load_flat_model
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
-from dbw_ps.progress import Goal, Progress
+from dbw_ps.progress import Goal, Progress, TrainingState
+from dbw_ps.publisher import Publisher
+from dbw_ps.remote import RemoteDecider
+from dbw_ps.rounds import Rounds
 from dbw_ps.service import ParameterServerService, Terms
-from dbw_ps.trainer import HopelessError, Plan, Trainer
+from dbw_ps.trainer import Plan, Trainer
 from dbw_ps.training_log import TrainingLog
-from dbw_runtime.configuration import UsageError, WrongValueError, run_program
+from dbw_runtime.configuration import UsageError, run_program
 from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
@@ -39,7 +46,7 @@ by the same policies (--policy). Options come from flags, then environment varia
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until training is over, or SIGTERM."""
-    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, FolderError, HopelessError)
+    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, FolderError, NoUsableGradientsError)
 
 
 def serve(options: PsOptions) -> None:
@@ -47,98 +54,84 @@ def serve(options: PsOptions) -> None:
     begin_log("ps", options)
     keep_large_buffers()
     torch.manual_seed(options.seed)
-    try:
-        model = FlatModel(load_model(options.model))
-    except ValueError as error:
-        raise WrongValueError("model", options.model, f"one that can be trained here: {error}") from error
+    with ExitStack() as resources:
+        service, metrics = assemble(options, resources)
+        run("ps", options, service, metrics.registry, close_files=resources.close)
+
+
+def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerService, Metrics]:
+    """Make all parts of a parameter server, and connect them."""
+    model = load_flat_model(options.model)
     optimiser = Optimiser(model, options.optimizer, options.schedule, options.clip_norm)
-    with ExitStack() as open_files:
-        folder = None
-        if options.checkpoint_dir is None:
-            log.warning("there is no --checkpoint-dir: what is trained will not be kept", extra={"job": options.job})
-        else:
-            folder = CheckpointFolder(options.checkpoint_dir, options.checkpoints_kept)
-            open_files.callback(folder.close)
-        progress, numbers = begin_or_resume(options, folder, model, optimiser)
-        training_log = open_training_log(options, progress)
-        if training_log is not None:
-            open_files.callback(training_log.close)
-        metrics = Metrics(options.job)
-        goal = Goal(options.iterations, options.target_loss, options.max_seconds)
-        trainer = Trainer(
-            Plan(options.job, goal, options.min_workers, options.max_wait, partial(make_decider, options)),
-            model,
-            optimiser,
-            Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate)),
-            Members(secrets.token_hex(8), options.worker_timeout, numbers),
-            metrics,
-            progress,
-            checkpoint_writer(options, folder, progress, training_log),
-            training_log,
-        )
-        terms = Terms(
-            options.job,
-            SyncMode(options.sync_mode),
-            TYPE_NUMBERS[getattr(torch, options.gradient_type)],
-            options.worker_timeout,
-            options.staged_gradients,
-            options.linger_seconds,
-        )
-        run(
-            "ps",
-            options,
-            ParameterServerService(trainer, terms, metrics),
-            metrics.registry,
-            close_files=open_files.close,
-        )
+    folder, checkpoint = None, dict[str, Any]()
+    if options.checkpoint_dir is None:
+        log.warning("there is no --checkpoint-dir: what is trained will not be kept", extra={"job": options.job})
+    else:
+        folder = resources.enter_context(closing(CheckpointFolder(options.checkpoint_dir, options.checkpoints_kept)))
+        checkpoint = newest_checkpoint(options, folder)
+    try:
+        state = TrainingState.begin(model, optimiser, checkpoint)
+    except ValueError as error:
+        raise UsageError(f"the newest checkpoint in {options.checkpoint_dir} does not fit: {error}") from error
+    training_log = open_training_log(options, state.progress, resources)
+    compute = resources.enter_context(ThreadPoolExecutor(1, "compute"))
+    metrics = Metrics(options.job)
+    publisher = Publisher()
+    members = Members(secrets.token_hex(8), options.worker_timeout, checkpoint.get("workers"))
+    aggregate = Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate))
+    collector = GradientCollector(Rounds(state.progress.iteration, options.max_wait), members, aggregate)
+    writer, checkpoints = None, None
+    if folder is not None:
+        every = options.checkpoint_iterations, options.checkpoint_seconds
+        # After a power failure the log must reach at least as far as the checkpoint.
+        before = training_log.sync if training_log is not None else lambda: None
+        writer = CheckpointWriter(folder, *every, state.progress.iteration, before=before)
+        checkpoints = Checkpointing(options.job, writer, state, members, compute, checkpoint.get("job_state"))
+    goal = Goal(options.iterations, options.target_loss, options.max_seconds)
+    plan = Plan(options.job, goal, options.min_workers, partial(make_decider, options))
+    trainer = Trainer(plan, state, collector, publisher, compute, metrics, checkpoints, training_log)
+    metrics.observe(trainer.status, writer)
+    patience = 2 * options.worker_timeout  # a worker of which nothing at all comes times out before
+    intake = Intake(options.job, model.layout, collector, metrics, options.staged_gradients, patience)
+    terms = Terms(
+        options.job,
+        model.layout,
+        SyncMode(options.sync_mode),
+        TYPE_NUMBERS[getattr(torch, options.gradient_type)],
+        options.worker_timeout,
+        options.linger_seconds,
+    )
+    return ParameterServerService(terms, trainer, members, intake, publisher, metrics), metrics
 
 
-def begin_or_resume(
-    options: PsOptions, folder: CheckpointFolder | None, model: FlatModel, optimiser: Optimiser
-) -> tuple[Progress, dict[str, int]]:
-    """Where training stands, and the numbers of the workers that are known."""
-    found = folder.newest() if folder is not None else None
+def newest_checkpoint(options: PsOptions, folder: CheckpointFolder) -> dict[str, Any]:
+    """What the newest checkpoint holds; nothing if there is none."""
+    found = folder.newest()
     if found is None:
-        return Progress(), {}
+        return {}
     if not options.resume:
         raise UsageError(
             f"{options.checkpoint_dir} has checkpoints of an earlier training: "
             "go on from them with --resume, or give another folder"
         )
-    iteration, state = found
-    log.info("going on from the checkpoint of iteration %d", iteration, extra={"job": options.job})
-    try:
-        return Progress.resume(state, model, optimiser), state["workers"]
-    except ValueError as error:
-        raise UsageError(f"the newest checkpoint in {options.checkpoint_dir} does not fit: {error}") from error
+    log.info("going on from the checkpoint of iteration %d", found[0], extra={"job": options.job})
+    return found[1]
 
 
-def open_training_log(options: PsOptions, progress: Progress) -> TrainingLog | None:
+def open_training_log(options: PsOptions, progress: Progress, resources: ExitStack) -> TrainingLog | None:
     """The file for a line about every iteration, if there is to be one."""
     path = options.training_log
     if path is None:
         return None
     if not options.resume and path.exists() and path.stat().st_size:
         raise UsageError(f"the training log {path} is of an earlier training: give another path, or move it away")
-    return TrainingLog(path, progress.iteration)
-
-
-def checkpoint_writer(
-    options: PsOptions, folder: CheckpointFolder | None, progress: Progress, training_log: TrainingLog | None
-) -> CheckpointWriter | None:
-    """What writes checkpoints, if there are to be any."""
-    if folder is None:
-        return None
-    # After a power failure the log must reach at least as far as the checkpoint.
-    before = training_log.sync if training_log is not None else lambda: None
-    every = options.checkpoint_iterations, options.checkpoint_seconds
-    return CheckpointWriter(folder, *every, progress.iteration, before=before)
+    return resources.enter_context(closing(TrainingLog(path, progress.iteration)))
 
 
 def make_decider(options: PsOptions, workers: Sequence[int], iteration: int) -> Decider:
     """What decides how many gradients to wait for."""
     mode = SyncMode(options.sync_mode)
     if options.controller is None:
-        spec = spec_of(options.policy or DEFAULT, mode)
-        return EmbeddedTrainingJob(Conversation(options.job, workers, spec, iteration, options.fallback))
-    return options.client().job(options.job, workers, spec_of(options.policy, mode), iteration)
+        return EmbeddedDecider(options.job, spec_of(options.policy, mode), workers, iteration)
+    spec = spec_message_of(options.policy, mode)
+    return RemoteDecider(options.client().job(options.job, workers, spec, iteration))

@@ -13,7 +13,6 @@ import re
 import struct
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -90,10 +89,9 @@ class CheckpointFolder:
 
 
 class CheckpointWriter:
-    """Writes checkpoints in the background, one at a time, and knows when the next one is due.
+    """Writes checkpoints, and knows when the next one is due: after a number of iterations or seconds, 0 means never.
 
-    One is due every so many iterations and every so many seconds, of which 0 means never. What goes wrong is logged
-    and counted, and training goes on. `before` is called in the background ahead of each write.
+    What goes wrong is logged and counted, and training goes on. `before` is called ahead of each write.
     """
 
     def __init__(
@@ -109,22 +107,13 @@ class CheckpointWriter:
         self._every_iterations, self._every_seconds = every_iterations, every_seconds
         self._safe_iteration, self._safe_time = iteration, clock()  # what a crash would take training back to
         self._retry_time: float | None = None
-        self._thread = ThreadPoolExecutor(1, "checkpoints")
-        self._under_way: Future[bool] | None = None
         self.last_iteration: int | None = None
         self.last_time: float | None = None  # when it was complete
         self.last_seconds: float | None = None  # that it took to write
         self.failures = 0
 
-    @property
-    def writing(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._under_way is not None and not self._under_way.done()
-
     def due(self, iteration: int, now: float) -> bool:
         """Whether to save the state that training has at the beginning of an iteration."""
-        if self.writing:
-            return False
         if self._retry_time is not None:
             return now >= self._retry_time
         iterations, seconds = iteration - self._safe_iteration, now - self._safe_time
@@ -132,16 +121,8 @@ class CheckpointWriter:
             0 < self._every_iterations <= iterations or (self._every_seconds > 0 and seconds >= self._every_seconds)
         )
 
-    def save(self, iteration: int, state: dict[str, Any]) -> "Future[bool]":
-        """Begin to write a state, which must not change any more. The result is whether that worked."""
-        self._under_way = self._thread.submit(self._write, iteration, state, self._clock())
-        return self._under_way
-
-    def close(self) -> None:
-        """Wait for what is being written, and end the thread. The folder stays open."""
-        self._thread.shutdown()
-
-    def _write(self, iteration: int, state: dict[str, Any], taken: float) -> bool:
+    def write(self, iteration: int, state: dict[str, Any]) -> bool:
+        """Write the state at the beginning of an iteration; returns whether that worked."""
         begin = self._clock()
         try:
             self._before()
@@ -152,7 +133,7 @@ class CheckpointWriter:
             reason = None if isinstance(error, OSError) else error
             log.error("the checkpoint of iteration %d cannot be written: %s", iteration, error, exc_info=reason)
             return False
-        self._safe_iteration, self._safe_time, self._retry_time = iteration, taken, None
+        self._safe_iteration, self._safe_time, self._retry_time = iteration, begin, None
         self.last_iteration, self.last_time = iteration, self._clock()
         self.last_seconds = self.last_time - begin
         return True

@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
+from dbw_ps.aggregate import WholeGradient
 from dbw_ps.messages import TYPES
 from dbw_ps.model import Layout
 from dbw_ps.norms import squared_norm
@@ -58,9 +59,15 @@ class IncomingGradient:
             raise MalformedError(f"total_bytes is {header.total_bytes}; the layout has {self._total}")
         self._trained_bytes = layout.parameter_elements * self.type.itemsize
         self._received = 0
-        self.parameters: list[torch.Tensor] = []  # the pieces, in order
-        self.buffers: list[torch.Tensor] = []
-        self.squared_norm = 0.0  # of the parameters' pieces
+        self._parameters: list[torch.Tensor] = []  # the pieces, in order
+        self._buffers: list[torch.Tensor] = []
+        self._squared_norm = 0.0  # of the parameters' pieces
+
+    @property
+    def whole(self) -> WholeGradient:
+        """The gradient, once it is complete."""
+        assert self.is_complete
+        return WholeGradient(self.header, self._parameters, self._buffers, self._squared_norm)
 
     @property
     def is_complete(self) -> bool:
@@ -79,13 +86,13 @@ class IncomingGradient:
             raise MalformedError(f"a piece of {size} bytes at {piece.offset} does not have whole elements")
         if trained:
             vector = vector_over(piece.data[:trained], self.type)
-            self.squared_norm += squared_norm(vector)
-            if not self.squared_norm <= LARGEST_SQUARED_NORM:
+            self._squared_norm += squared_norm(vector)
+            if not self._squared_norm <= LARGEST_SQUARED_NORM:
                 raise NotFiniteError(f"it has elements that are not finite, or its norm is above {LARGEST_NORM:g}")
-            self.parameters.append(vector)
+            self._parameters.append(vector)
         if size > trained:
             values = vector_over(piece.data[trained:], torch.float32)
             if not values.isfinite().all():
                 raise NotFiniteError("it has buffers that are not finite")
-            self.buffers.append(values)
+            self._buffers.append(values)
         self._received += size

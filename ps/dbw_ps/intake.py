@@ -5,13 +5,14 @@ import logging
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
+from dbw_ps.collector import GradientCollector
 from dbw_ps.gradient import BrokenOffError, IncomingGradient, RejectedError
 from dbw_ps.members import Member
 from dbw_ps.messages import OUTCOMES
 from dbw_ps.metrics import Metrics
+from dbw_ps.model import Layout
 from dbw_ps.pieces import Piece
-from dbw_ps.rounds import Verdict
-from dbw_ps.trainer import Trainer
+from dbw_ps.rounds import Fate, Verdict
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call
 
@@ -26,52 +27,57 @@ class Intake:
     shared the wire.
     """
 
-    def __init__(self, trainer: Trainer, staged: int, patience: float, metrics: Metrics) -> None:
-        self._trainer, self._patience, self._metrics = trainer, patience, metrics
-        self._room = asyncio.Semaphore(staged)
+    def __init__(
+        self, job: str, layout: Layout, collector: GradientCollector, metrics: Metrics, staged: int, timeout: float
+    ) -> None:
+        self._job, self._layout, self._collector, self._metrics = job, layout, collector, metrics
+        self._room, self._timeout = asyncio.Semaphore(staged), timeout
 
     async def take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
         """Receive a gradient as long as it can be used; returns what became of it."""
         try:
-            verdict = self._trainer.rounds.verdict(member.number, header.version)
+            verdict = self._collector.verdict(member, header.version)
             if verdict is Verdict.USED:
-                verdict = await self._receive(member, header, first, call)
-            if verdict is Verdict.LATE:
-                self._trainer.late(member, header.version)
+                gradient = IncomingGradient(header, self._layout)
+                self._take_piece(gradient, first)
+                if not gradient.is_complete:
+                    await self._receive_rest(member, gradient, call)
+                    verdict = self._collector.verdict(member, header.version)  # by now
+            if verdict is Verdict.USED:
+                self._collector.use(member, gradient.whole)
+            elif verdict is Verdict.LATE:
+                self._collector.late(member, header.version)
             outcome = OUTCOMES[verdict], "" if verdict is Verdict.USED else verdict.value
         except RejectedError as error:
             broken_off = isinstance(error, BrokenOffError)  # also how the call of a worker ends that was killed
-            (self._trainer.lost if broken_off else self._trainer.rejected)(member, header.version)
-            about = {"job": self._trainer.plan.job, "worker": member.number, "worker_id": member.id}
+            self._collector.failed(member, header.version, Fate.LOST if broken_off else Fate.REJECTED)
+            about = {"job": self._job, "worker": member.number, "worker_id": member.id}
             log.warning("a gradient was rejected: %s", error, extra=about | {"version": header.version})
             outcome = error.outcome, str(error)
         name = pb.GradientOutcome.Name(outcome[0]).removeprefix("GRADIENT_OUTCOME_")
         self._metrics.gradients.labels(name.lower()).inc()
         return outcome
 
-    async def _receive(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Verdict:
-        gradient = IncomingGradient(header, self._trainer.model.layout)
-        self._take_piece(gradient, first)
-        if not gradient.is_complete and not await self._receive_rest(member, gradient, call):
-            return Verdict.LATE
-        return self._trainer.arrived(member, gradient)
+    def completed(self, member: Member, version: int, interrupted: bool) -> None:
+        """Take note of a gradient that a worker does not send."""
+        self._collector.completed(member, version, interrupted)
+        self._metrics.gradients.labels("interrupted" if interrupted else "notified").inc()
 
-    async def _receive_rest(self, member: Member, gradient: IncomingGradient, call: Call) -> bool:
-        """Receive a long gradient; returns whether all of it was there before the iteration ended."""
+    async def _receive_rest(self, member: Member, gradient: IncomingGradient, call: Call) -> None:
+        """Receive a long gradient, unless its iteration ends before all of it is there."""
         session = member.sessions
-        ended = asyncio.ensure_future(self._trainer.ended.wait())
+        ended = asyncio.ensure_future(self._collector.iteration_over.wait())
         receiving = asyncio.ensure_future(self._receive_pieces(gradient, call))
         try:
             await call.wait(asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED))
             if receiving.done():
                 receiving.result()  # or what went wrong
-            return receiving.done()
         except RejectedError:
             raise
         except BaseException as error:
             stops = isinstance(error, StatusError) and error.reason == "NOT_READY"  # we do, and not the worker
             if not stops and member.sessions == session:  # otherwise it has joined again, and is waited for
-                self._trainer.lost(member, gradient.header.version)
+                self._collector.failed(member, gradient.header.version, Fate.LOST)
                 self._metrics.gradients.labels("lost").inc()
             raise
         finally:
@@ -89,10 +95,10 @@ class Intake:
 
     async def _next_piece(self, call: Call) -> Piece:
         try:
-            async with asyncio.timeout(self._patience):  # others wait for its place
+            async with asyncio.timeout(self._timeout):  # others wait for its place
                 piece = piece_from(await call.read_bytes())
         except TimeoutError:
-            raise BrokenOffError(f"no piece of it came for {self._patience:g} seconds") from None
+            raise BrokenOffError(f"no piece of it came for {self._timeout:g} seconds") from None
         if piece is None:
             raise BrokenOffError("pieces are missing at its end")
         return piece
@@ -107,4 +113,4 @@ def piece_from(message: bytes | None) -> Piece | None:
     try:
         return None if message is None else pieces.decode(message)
     except pieces.PieceError as error:
-        raise invalid_value("", f"the request is no piece of a gradient: {error}") from None
+        raise invalid_value("", f"the request is not a piece of a gradient: {error}") from None

@@ -1,6 +1,6 @@
 """Who the workers are: their ids, numbers and sessions, and which of them are alive.
 
-Members hold no clock: times are seconds on any clock that does not go back.
+Members hold no clock: times are seconds on any clock that does not go back. Nobody else keeps who is alive.
 """
 
 import re
@@ -8,21 +8,39 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dbw_ps.errors import InvalidWorkerError, SessionNotFoundError, SessionReplacedError
-
 ID = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
 ID_RULE = "1 to 128 printable ASCII characters, without spaces at its ends"
 
 
+class InvalidWorkerError(Exception):
+    """A worker's id is not allowed."""
+
+    def __init__(self, worker_id: str, rule: str) -> None:
+        super().__init__(f"worker_id is {worker_id!r}; it must be {rule}")
+
+
+class SessionNotFoundError(Exception):
+    """A session is of another process, or of a worker that left or timed out."""
+
+    def __init__(self) -> None:
+        super().__init__("the session is not known, because the server restarted or the worker timed out; join again")
+
+
+class SessionReplacedError(Exception):
+    """A worker has joined again, perhaps in another process."""
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(f"another process has joined as {worker_id!r}; stop, or give each worker an id of its own")
+
+
 @dataclass(eq=False)
 class Member:
-    """One worker, alive or given up."""
+    """One worker, alive or not."""
 
     id: str
     number: int
     sessions: int = 0  # how often it has joined
-    live: bool = False
-    heard: float = 0.0  # when anything was heard of it last
+    heard: float = 0.0  # when the last message from it came
     version: int | None = None  # of the parameters that were sent to it last
     used: int = 0  # gradients of this run, by what became of them
     late: int = 0
@@ -36,6 +54,7 @@ class Members:
         self._nonce, self._timeout = nonce, timeout
         self._by_id = {id_: Member(id_, number) for id_, number in (numbers or {}).items()}
         self._by_number = {member.number: member for member in self._by_id.values()}
+        self.live: frozenset[int] = frozenset()  # the numbers of those that are alive
 
     @property
     def all(self) -> list[Member]:
@@ -43,14 +62,9 @@ class Members:
         return [self._by_number[number] for number in sorted(self._by_number)]
 
     @property
-    def live(self) -> list[int]:
-        """The numbers of those that are alive."""
-        return [member.number for member in self.all if member.live]
-
-    @property
-    def any_to_tell(self) -> bool:
-        """Whether a worker is alive, or was before a restart and has not been heard of since."""
-        return any(member.live or not member.sessions for member in self.all)
+    def any_to_notify(self) -> bool:
+        """Whether a worker is alive, or was before a restart and has not joined since."""
+        return bool(self.live) or any(not member.sessions for member in self.all)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -66,11 +80,12 @@ class Members:
             member = Member(id_, max(self._by_number, default=-1) + 1)
             self._by_id[id_] = self._by_number[member.number] = member
         member.sessions += 1
-        member.live, member.heard, member.version = True, now, None
+        member.heard, member.version = now, None
+        self.live |= {member.number}
         return member, f"{self._nonce}-{member.number}-{member.sessions}"
 
     def of(self, session: str, now: float) -> Member:
-        """The worker of a session, of which something was heard."""
+        """The worker of a session, from which a message came."""
         nonce, _, rest = session[:64].partition("-")
         number, _, count = rest.partition("-")
         if nonce != self._nonce or not (number.isdecimal() and count.isdecimal()):
@@ -80,24 +95,24 @@ class Members:
             raise SessionNotFoundError
         if int(count) != member.sessions:
             raise SessionReplacedError(member.id)
-        if not member.live:
+        if member.number not in self.live:
             raise SessionNotFoundError
         member.heard = max(member.heard, now)
         return member
 
     def leave(self, member: Member) -> None:
         """End a worker's session."""
-        member.live = False
+        self.live -= {member.number}
 
     def suspect(self, session: str, now: float, seconds: float) -> None:
-        """Give a worker up after so many seconds, unless it is heard of by then."""
+        """Let a worker time out this many seconds from now, unless a message comes from it by then."""
         with suppress(SessionNotFoundError, SessionReplacedError):
             member = self.of(session, 0.0)
             member.heard = min(member.heard, now - self._timeout + seconds)
 
     def expire(self, now: float) -> list[Member]:
-        """Give up those of which nothing was heard for too long."""
-        silent = [member for member in self.all if member.live and now - member.heard > self._timeout]
-        for member in silent:
-            member.live = False
+        """End the sessions of those from which no message came for too long; returns them."""
+        silent = [self._by_number[number] for number in sorted(self.live)]
+        silent = [member for member in silent if now - member.heard > self._timeout]
+        self.live -= {member.number for member in silent}
         return silent

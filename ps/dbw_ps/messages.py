@@ -36,12 +36,12 @@ def layout_from(message: pb.ModelLayout) -> Layout:
     return Layout(parameters, buffers)
 
 
-def worker_message(member: Member, now: float) -> pb.WorkerStatus:
+def worker_message(member: Member, live: bool, now: float) -> pb.WorkerStatus:
     """A worker as the parameter server sees it."""
     return pb.WorkerStatus(
         worker=member.number,
         worker_id=member.id,
-        live=member.live,
+        live=live,
         version=member.version,
         silent_seconds=max(now - member.heard, 0.0),
         used_gradients=member.used,

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
+from dbw_ps.checkpoint import CheckpointWriter
+from dbw_ps.decider import Source
+from dbw_ps.progress import Status
 from dbw_ps.rounds import End
-
-if TYPE_CHECKING:
-    from dbw_ps.trainer import Trainer
 
 # Seconds, from a toy's update to an iteration of a large model.
 BOUNDS = tuple(base * 10.0**exponent for exponent in range(-4, 3) for base in (1.0, 2.5, 5.0))
@@ -41,25 +40,20 @@ class Metrics:
         self.received = Counter("dbw_ps_received_bytes", "Bytes of gradients that came in", registry=registry)
         self.sent = Counter("dbw_ps_sent_bytes", "Bytes of parameters that went out", registry=registry)
         self.staged = Gauge("dbw_ps_staged_gradients", "Long gradients that are being received", registry=registry)
-        self.given_up = Counter("dbw_ps_given_up_workers", "Workers that fell silent", registry=registry)
+        self.timed_out = Counter("dbw_ps_given_up_workers", "Workers that fell silent", registry=registry)
 
-    def observe(self, trainer: "Trainer") -> None:
-        """Export what a trainer knows, as it is whenever somebody asks."""
-        progress, checkpoints = trainer.progress, trainer.checkpoints
-        self._gauge("live_workers", "Workers that are alive", lambda: len(trainer.rounds.live))
-        self._gauge("iteration", "The iteration under way", lambda: progress.iteration)
-        self._gauge("k", "Gradients that it waits for", lambda: trainer.k)
-        self._gauge("loss", "Mean loss of the last iteration", lambda: _known(progress.loss))
-        self._gauge(
-            "fallback", "1 while k is no decision", lambda: bool(trainer.decider and trainer.decider.on_fallback)
-        )
-        if checkpoints is not None:
-            last = lambda: trainer.now() - _known(checkpoints.last_time)  # noqa: E731
-            self._gauge("checkpoint_age_seconds", "Time since the newest checkpoint was written", last)
-            seconds = lambda: _known(checkpoints.last_seconds)  # noqa: E731
+    def observe(self, status: Callable[[], Status], writer: CheckpointWriter | None) -> None:
+        """Export how a training goes, and the writing of its checkpoints, whenever somebody asks."""
+        self._gauge("live_workers", "Workers that are alive", lambda: status().live_workers)
+        self._gauge("iteration", "The iteration under way", lambda: status().iteration)
+        self._gauge("k", "Gradients that it waits for", lambda: status().k)
+        self._gauge("loss", "Mean loss of the last iteration", lambda: _known(status().loss))
+        self._gauge("fallback", "1 while k is no decision", lambda: status().source is Source.FALLBACK)
+        if writer is not None:
+            age, seconds = lambda: _known(status().checkpoint_age), lambda: _known(writer.last_seconds)
+            self._gauge("checkpoint_age_seconds", "Time since the newest checkpoint was written", age)
             self._gauge("checkpoint_write_seconds", "How long it took to write it", seconds)
-            failures = lambda: checkpoints.failures  # noqa: E731
-            self._gauge("checkpoint_failures", "Checkpoints that could not be written", failures)
+            self._gauge("checkpoint_failures", "Checkpoints that could not be written", lambda: writer.failures)
 
     def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         Gauge(f"dbw_ps_{name}", text, registry=self.registry).set_function(value)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from dbw_ps.model_names import MODELS
+from dbw_ps.models import MODELS
+from dbw_runtime.configuration import WrongValueError
 from dbw_runtime.plugins import Plugin
 
 
@@ -154,6 +155,14 @@ def _joined(tensors: Sequence[Tensor], device: torch.device | str) -> Tensor:
         view.copy_(tensor.data)
         tensor.data = view
     return vector
+
+
+def load_flat_model(place: str, device: torch.device | str = "cpu") -> FlatModel:
+    """Build a model that can be trained here."""
+    try:
+        return FlatModel(load_model(place), device)
+    except ValueError as error:
+        raise WrongValueError("model", place, f"one that can be trained here: {error}") from error
 
 
 def load_model(place: str) -> nn.Module:

@@ -22,7 +22,7 @@ class ChannelsLast(nn.Module):
 
 
 def _mnist_cnn(first: int, second: int, hidden: int) -> nn.Module:
-    """Two 5×5 convolutions with so many channels, and two fully connected layers."""
+    """Two 5×5 convolutions with these numbers of channels, and two fully connected layers."""
     return nn.Sequential(
         ChannelsLast(),
         nn.Conv2d(1, first, 5),
@@ -122,3 +122,7 @@ def resnet8() -> nn.Module:
         nn.Flatten(),
         nn.Linear(32, 10),
     )
+
+
+FUNCTIONS = (mlp, mnist_cnn, mnist_cnn_small, mnist_cnn_strided, resnet8, resnet18)
+MODELS = {function.__name__.replace("_", "-"): f"{__name__}:{function.__name__}" for function in FUNCTIONS}

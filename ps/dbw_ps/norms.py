@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dbw_controller.core.kernels import COMPILED, Column, compiled, direct
 
-# Of so many elements a copy in double precision stays in the cache, and PyTorch does not wake other threads for it.
+# Of this many elements a copy in double precision stays in the cache, and PyTorch does not wake other threads for it.
 BLOCK = 2**14
 
 

@@ -1,4 +1,4 @@
-"""What a parameter server can be told."""
+"""Options of a parameter server."""
 
 import math
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from typing import Literal
 from dbw_controller.client import AsyncDbwClient, Fallback
 from dbw_controller.contract import NAME, NAME_RULE
 from dbw_controller.named_policies import policy_from
-from dbw_ps.model_names import MODELS
+from dbw_ps.models import MODELS
 from dbw_runtime.configuration import UsageError, WrongValueError, option
 from dbw_runtime.server import ServerOptions
 
 
 @dataclass(frozen=True)
 class PsOptions(ServerOptions):
-    """What a parameter server can be told."""
+    """Options of a parameter server."""
 
     listen: str = option("127.0.0.1:50052", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
@@ -30,14 +30,12 @@ class PsOptions(ServerOptions):
         "float32", "the type of gradients on the wire that workers are asked for; any is taken"
     )
     accumulate: Literal["float32", "float64"] = option("float32", "the type of the sum of gradients")
-    iterations: int | None = option(None, "train for so many iterations")
+    iterations: int | None = option(None, "train for this many iterations")
     target_loss: float | None = option(None, "train until the mean loss of ten iterations is at most this")
-    max_seconds: float | None = option(
-        None, "train for so long, all runs together; looked at whenever an iteration ends"
-    )
+    max_seconds: float | None = option(None, "train for this many seconds, all runs together; seen as iterations end")
     min_workers: int = option(1, "how many workers to wait for before training begins")
-    worker_timeout: float = option(30.0, "seconds after which a silent worker is given up")
-    max_wait: float | None = option(None, "end iterations after so many seconds with the gradients that are in")
+    worker_timeout: float = option(30.0, "seconds without a message after which a worker times out")
+    max_wait: float | None = option(None, "end iterations after this many seconds with the gradients that are in")
     staged_gradients: int = option(1, "how many long gradients to receive at once; each takes its size in memory")
     linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
     controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")
@@ -52,8 +50,8 @@ class PsOptions(ServerOptions):
     controller_tls_key: Path | None = option(None, "its private key (PEM)")
     controller_token_file: Path | None = option(None, "a file that holds a bearer token for the controller")
     checkpoint_dir: Path | None = option(None, "the folder for checkpoints; without it training cannot be resumed")
-    checkpoint_iterations: int = option(0, "write a checkpoint every so many iterations; 0: not by iterations")
-    checkpoint_seconds: float = option(60.0, "write a checkpoint every so many seconds; 0: not by time")
+    checkpoint_iterations: int = option(0, "write a checkpoint every this many iterations; 0: not by iterations")
+    checkpoint_seconds: float = option(60.0, "write a checkpoint every this many seconds; 0: not by time")
     checkpoints_kept: int = option(3, "how many checkpoints to keep")
     resume: bool = option(False, "go on from the newest checkpoint, if there is one")
     training_log: Path | None = option(None, "a file for a line of JSON about every iteration")
@@ -92,13 +90,5 @@ class PsOptions(ServerOptions):
     def client(self) -> AsyncDbwClient:
         """How to talk to the controller."""
         assert self.controller is not None
-        return AsyncDbwClient(
-            self.controller,
-            self.decision_deadline,
-            self.fallback,
-            self.controller_tls,
-            self.controller_tls_ca,
-            self.controller_tls_cert,
-            self.controller_tls_key,
-            self.controller_token_file,
-        )
+        files = self.controller_tls_ca, self.controller_tls_cert, self.controller_tls_key, self.controller_token_file
+        return AsyncDbwClient(self.controller, self.decision_deadline, self.fallback, self.controller_tls, *files)

@@ -1,14 +1,16 @@
 """How far a training has come, and what its checkpoints hold."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
+from dbw_ps.decider import Source
 from dbw_ps.model import FlatModel
 from dbw_ps.optimiser import Optimiser
 
-# A single iteration's loss is noisy: a target is reached when the mean of so many is there.
+# A single iteration's loss is noisy: a target is reached when the mean of this many is.
 LOSSES = 10
 
 
@@ -21,7 +23,7 @@ class Goal:
     max_seconds: float | None = None
 
     def is_reached(self, progress: "Progress") -> bool:
-        """Whether a training has come so far."""
+        """Whether a training has come this far."""
         losses = progress.losses
         return (
             (self.iterations is not None and progress.iteration >= self.iterations)
@@ -37,7 +39,6 @@ class Progress:
     iteration: int = 0  # the one under way
     seconds: float = 0.0  # that it has taken, over all runs
     losses: list[float] = field(default_factory=list)  # of the last iterations
-    job_state: bytes | None = None  # what the job has learnt, as of the last checkpoint
 
     @property
     def loss(self) -> float | None:
@@ -51,23 +52,49 @@ class Progress:
         if loss is not None:
             self.losses = [*self.losses, loss][-LOSSES:]
 
-    def checkpoint(self, model: FlatModel, optimiser: Optimiser, workers: dict[str, int]) -> dict[str, Any]:
-        """All that a training needs to go on, in copies."""
+
+class Status(NamedTuple):
+    """How a training goes, for whoever asks."""
+
+    iteration: int  # the one under way
+    seconds: float  # that training has taken
+    loss: float | None
+    live_workers: int
+    k: int  # how many gradients the iteration waits for; 0 before the first
+    source: Source | None  # of k; None as long as workers are waited for
+    checkpoint_iteration: int | None  # of the newest checkpoint that this process wrote
+    checkpoint_age: float | None  # in seconds
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What a training changes."""
+
+    model: FlatModel
+    optimiser: Optimiser
+    progress: Progress
+
+    def capture(self, workers: dict[str, int]) -> dict[str, Any] | None:
+        """All that a training needs to go on, in copies; None if it has diverged, and nobody could go on from here."""
+        if not self.model.vector.isfinite().all():
+            return None
         return {
-            "iteration": self.iteration,
-            "seconds": self.seconds,
-            "losses": list(self.losses),
-            "job_state": self.job_state,
-            "model": model.state_dict(),
-            "optimiser": optimiser.state_dict(),
+            "iteration": self.progress.iteration,
+            "seconds": self.progress.seconds,
+            "losses": list(self.progress.losses),
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
             "random_state": torch.get_rng_state(),
             "workers": workers,
         }
 
     @classmethod
-    def resume(cls, state: dict[str, Any], model: FlatModel, optimiser: Optimiser) -> Self:
-        """Go on from a checkpoint. Raises ValueError if it is of another model or optimiser."""
-        model.load_state_dict(state["model"])
-        optimiser.load_state_dict(state["optimiser"])
-        torch.set_rng_state(state["random_state"])
-        return cls(state["iteration"], state["seconds"], state["losses"], state["job_state"])
+    def begin(cls, model: FlatModel, optimiser: Optimiser, checkpoint: Mapping[str, Any]) -> Self:
+        """Go on from a checkpoint, if it is not empty. Raises ValueError if it is of another model or optimiser."""
+        if not checkpoint:
+            return cls(model, optimiser, Progress())
+        model.load_state_dict(checkpoint["model"])
+        optimiser.load_state_dict(checkpoint["optimiser"])
+        torch.set_rng_state(checkpoint["random_state"])
+        progress = Progress(checkpoint["iteration"], checkpoint["seconds"], checkpoint["losses"])
+        return cls(model, optimiser, progress)

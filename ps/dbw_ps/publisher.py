@@ -39,6 +39,11 @@ class Publisher:
         self.current: Publication | None = None
         self._changed = asyncio.Event()
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether training is over."""
+        return self.current is not None and self.current.finished
+
     def publish(self, publication: Publication) -> None:
         """Replace the parameters by newer ones."""
         if self.current is not None:

@@ -1,11 +1,12 @@
 """Which gradients count: a parameter server's iterations, one after the other.
 
 Rounds hold no clock, socket or tensor. The service and the simulator drive the same object: they tell it what happens
-and when, in seconds on any clock that does not go back. What differs between the synchronisation modes is when a worker
-gets new parameters and what it does with an unfinished gradient; which gradients count is the same in all of them.
+and when, in seconds on any clock that does not go back, and who is alive. What differs between the synchronisation
+modes is when a worker gets new parameters and what it does with an unfinished gradient; which gradients count is the
+same in all of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Set
 from enum import Enum
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class Fate(Enum):
 
     USED = "used"
     LATE = "late"
-    REJECTED = "rejected"  # it makes no sense; the worker goes on with newer parameters
+    REJECTED = "rejected"  # it cannot be used, whenever it comes; the worker goes on with newer parameters
     LOST = "lost"  # broken off, or the worker died; it may come again
 
 
@@ -74,31 +75,19 @@ class Rounds:
     """The iterations of a training from `first` on. Workers are known by their numbers."""
 
     def __init__(self, first: int, max_wait: float | None = None) -> None:
-        self.first = first
+        self._first = first
         self._max_wait = max_wait
-        self._live: set[int] = set()
         self._rounds: dict[int, Round] = {}
         self._current: Round | None = None  # None before the first and between two iterations
         self._next = first
         self._arrivals: list[Arrival] = []
 
-    @property
-    def live(self) -> frozenset[int]:
-        """The workers that are alive."""
-        return frozenset(self._live)
-
-    @property
-    def used(self) -> int:
-        """How many gradients of the current iteration are in."""
-        return self._current.used if self._current is not None else 0
-
-    @property
-    def is_hopeless(self) -> bool:
+    def none_usable(self, live: Set[int]) -> bool:
         """Whether the current iteration cannot end: no worker that is alive has sent what can be used, or will."""
         now, useless = self._current, (Fate.REJECTED, Fate.LATE)
-        if now is None or not self._live or Fate.LOST in now.fates.values():  # whose worker may come back
+        if now is None or not live or Fate.LOST in now.fates.values():  # whose worker may come back
             return False
-        return all(now.fates.get(worker) in useless for worker in self._live)
+        return all(now.fates.get(worker) in useless for worker in live)
 
     @property
     def wake_at(self) -> float | None:
@@ -119,74 +108,59 @@ class Rounds:
         return self._current.iteration
 
     def join(self, worker: int) -> None:
-        """A worker is alive. It may have been before: what it was computing is then forgotten."""
-        self._live.add(worker)
+        """A worker has joined. It may have been there before: what it was computing is then forgotten."""
         now = self._current
         if now is not None and now.fates.get(worker) in (Fate.LOST, Fate.REJECTED):
             del now.fates[worker]  # it gets the parameters again
 
     def leave(self, worker: int) -> None:
         """A worker is gone."""
-        self._live.discard(worker)
         if self._current is not None and worker not in self._current.fates:
             self._lose(self._current, worker, Fate.LOST)
 
     def verdict(self, worker: int, version: int) -> Verdict:
         """What would become of a gradient that arrived now."""
-        if not self.first <= version < self._next:
+        if not self._first <= version < self._next:
             return Verdict.WRONG_VERSION
         its = self._rounds.get(version)
         if its is not None and its.fates.get(worker) in (Fate.USED, Fate.LATE):
             return Verdict.DUPLICATE
         return Verdict.USED if its is self._current and self._lacks_gradients() else Verdict.LATE
 
-    def arrive(self, worker: int, version: int, now: float) -> Verdict:
-        """The last byte of a gradient has come, or notice of one that was finished too late to be sent."""
-        verdict = self.verdict(worker, version)
+    def record(self, worker: int, version: int, verdict: Verdict, now: float) -> None:
+        """Take note of a gradient that has just arrived, and got this verdict."""
         its = self._rounds.get(version)
         if its is not None and verdict in (Verdict.USED, Verdict.LATE):
             its.fates[worker] = Fate.USED if verdict is Verdict.USED else Fate.LATE
             its.used += verdict is Verdict.USED
             self._arrivals.append(Arrival(version, worker, max(now - its.published, 0.0)))
-        return verdict
 
     def complete(self, worker: int, version: int, now: float) -> None:
-        """A worker is done with a gradient, and will not send it."""
-        its = self._rounds.get(version)
-        if self.verdict(worker, version) is Verdict.USED and its is not None:  # it could have been
-            its.fates[worker] = Fate.LATE
-            self._arrivals.append(Arrival(version, worker, max(now - its.published, 0.0)))
-        else:
-            self.arrive(worker, version, now)
+        """A worker is done with a gradient, and will not send it: it is late, also if it could have been used."""
+        if self.verdict(worker, version) in (Verdict.USED, Verdict.LATE):
+            self.record(worker, version, Verdict.LATE, now)
 
-    def reject(self, worker: int, version: int) -> None:
-        """A gradient makes no sense."""
-        self._not_used(worker, version, Fate.REJECTED)
-
-    def lose(self, worker: int, version: int) -> None:
-        """A gradient was broken off."""
-        self._not_used(worker, version, Fate.LOST)
-
-    def _not_used(self, worker: int, version: int, fate: Fate) -> None:
+    def fail(self, worker: int, version: int, fate: Fate) -> None:
+        """A gradient was rejected, or lost."""
         its = self._rounds.get(version)
         if its is not None and its.fates.get(worker) not in (Fate.USED, Fate.LATE):
             self._lose(its, worker, fate)
 
     def _lose(self, its: Round, worker: int, fate: Fate) -> None:
-        its.lost += worker not in its.fates  # once, also if it is broken off because the worker was given up
+        its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
 
     def _lacks_gradients(self) -> bool:
         return self._current is not None and self._current.used < self._current.k
 
-    def end(self, now: float) -> End | None:
-        """End the current iteration if it is over."""
+    def end(self, now: float, live: Set[int]) -> End | None:
+        """End the current iteration if it is over, where these workers are alive."""
         its = self._current
         if its is None or its.used == 0:
             return None
         if its.used >= its.k:
             cause = Cause.K_REACHED
-        elif not self._live - its.fates.keys():
+        elif live <= its.fates.keys():
             cause = Cause.NO_MORE_EXPECTED
         elif its.give_up is not None and now >= its.give_up:
             cause = its.cause_then
@@ -195,7 +169,7 @@ class Rounds:
         self._current = None
         return End(its.iteration, its.used, cause, max(now - its.published, 0.0), its.lost)
 
-    def take_arrivals(self) -> Iterable[Arrival]:
+    def take_arrivals(self) -> list[Arrival]:
         """What has arrived since this was asked for last, in order."""
         arrivals, self._arrivals = self._arrivals, []
         return arrivals

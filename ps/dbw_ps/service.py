@@ -1,32 +1,35 @@
-"""ParameterServerService: every rpc, thin over the trainer."""
+"""ParameterServerService: every rpc, thin over the parts that do the work."""
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
+
+import grpc
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
 from dbw_controller.core.spec import SyncMode
-from dbw_ps import errors, messages
-from dbw_ps.decisions import Decider
-from dbw_ps.embedded import EmbeddedTrainingJob
-from dbw_ps.errors import ModelDiffersError, SessionNotFoundError, SessionReplacedError, WrongModeError
+from dbw_ps import messages
+from dbw_ps.collector import NoUsableGradientsError
+from dbw_ps.decider import Source
 from dbw_ps.intake import Intake, piece_from
-from dbw_ps.members import Member
+from dbw_ps.members import InvalidWorkerError, Member, Members, SessionNotFoundError, SessionReplacedError
 from dbw_ps.metrics import Metrics
+from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
-from dbw_ps.publisher import Publication
-from dbw_ps.trainer import HopelessError, Trainer
+from dbw_ps.publisher import Publisher
+from dbw_ps.trainer import Trainer
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed
 
 log = logging.getLogger(__name__)
+SOURCES = {source: pb.DecisionSource.Value(f"DECISION_SOURCE_{source.name}") for source in Source}
 SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
-# Heartbeats come so many times within the time-out.
+# This many heartbeats come within the time-out.
 HEARTBEATS = 5
-# A worker whose stream breaks has so long to be heard of, or to join again: mostly it is dead.
+# A worker whose stream breaks has this long to send a message, or to join again: mostly it is dead.
 BROKEN_SECONDS = 2.0
 
 
@@ -34,10 +37,10 @@ class Terms(NamedTuple):
     """What workers and their server agree on."""
 
     job: str
+    layout: Layout
     sync_mode: SyncMode
     gradient_type: "pb.ElementType.ValueType"  # that workers are asked for
-    worker_timeout: float  # seconds of silence after which a worker is given up
-    staged_gradients: int  # that are received at once
+    worker_timeout: float  # seconds without a message after which a worker is not waited for
     linger_seconds: float  # to serve workers after training
 
 
@@ -46,38 +49,45 @@ class ParameterServerService:
 
     descriptor = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 
-    def __init__(self, trainer: Trainer, terms: Terms, metrics: Metrics) -> None:
-        self._trainer, self._members, self._terms, self._metrics = trainer, trainer.members, terms, metrics
-        patience = 2 * terms.worker_timeout  # a worker of which nothing at all is heard is given up before
-        self._intake = Intake(trainer, terms.staged_gradients, patience, metrics)
+    def __init__(
+        self, terms: Terms, trainer: Trainer, members: Members, intake: Intake, publisher: Publisher, metrics: Metrics
+    ) -> None:
+        self._terms, self._trainer, self._members, self._intake = terms, trainer, members, intake
+        self._publisher, self._metrics, self._now = publisher, metrics, trainer.now
         self._calls: dict[int, set[Call]] = {}  # of each worker
-        metrics.observe(trainer)
 
     def translate(self, error: Exception) -> StatusError | None:
-        """What an error means to a caller."""
-        return errors.failure(error)
+        """What an error means to a caller; None if it is a bug."""
+        match error:
+            case InvalidWorkerError():
+                return invalid_value("worker_id", str(error))
+            case SessionNotFoundError():
+                return StatusError(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", str(error))
+            case SessionReplacedError():
+                return StatusError(grpc.StatusCode.ABORTED, "SESSION_REPLACED", str(error))
+        return None
 
     async def warm_up(self) -> None:
         """Begin to train as soon as there are workers."""
         await asyncio.to_thread(warm_up)
         self._training = asyncio.ensure_future(self._trainer.run())
-        self._watching = asyncio.ensure_future(self._give_up_silent_workers())
+        self._watching = asyncio.ensure_future(self._end_silent_sessions())
 
     async def done(self) -> None:
         """Return when training is over and the workers know it, or raise what went wrong."""
         try:
             await asyncio.shield(self._training)
-        except HopelessError as error:
+        except NoUsableGradientsError as error:
             log.error("training has failed: %s", error, extra={"job": self._terms.job})
             raise
-        if self._trainer.is_finished:
-            progress = self._trainer.progress
-            about = {"iteration": progress.iteration, "loss": progress.loss, "seconds": round(progress.seconds, 3)}
+        if self._publisher.is_finished:
+            status = self._trainer.status()
+            about = {"iteration": status.iteration, "loss": status.loss, "seconds": round(status.seconds, 3)}
             log.info("training is over", extra={"job": self._terms.job, **about})
-            if self._members.any_to_tell:
+            if self._members.any_to_notify:
                 log.info("waiting for workers to take notice, up to %g s", self._terms.linger_seconds)
-            deadline = self._trainer.now() + self._terms.linger_seconds
-            while self._members.any_to_tell and self._trainer.now() < deadline:
+            deadline = self._now() + self._terms.linger_seconds
+            while self._members.any_to_notify and self._now() < deadline:
                 await asyncio.sleep(min(0.05, self._terms.linger_seconds))
         else:
             await asyncio.Event().wait()
@@ -89,13 +99,13 @@ class ParameterServerService:
         await asyncio.wait([self._training])
         await self._trainer.finish()
 
-    async def _give_up_silent_workers(self) -> None:
+    async def _end_silent_sessions(self) -> None:
         while True:
             await asyncio.sleep(min(self._terms.worker_timeout / HEARTBEATS, BROKEN_SECONDS / 2))
-            for member in self._members.expire(self._trainer.now()):
-                log.warning("nothing was heard of a worker, it is given up", extra=self._about(member))
-                self._metrics.given_up.inc()
-                self._trainer.left(member)
+            for member in self._members.expire(self._now()):
+                log.warning("worker timed out", extra=self._about(member))
+                self._metrics.timed_out.inc()
+                self._trainer.membership_changed(member)
                 self._end_calls(member, SessionNotFoundError())
 
     def _about(self, member: Member) -> dict[str, object]:
@@ -103,7 +113,7 @@ class ParameterServerService:
 
     def _member(self, session: str, call: Call) -> Member:
         call.job = self._terms.job
-        return self._members.of(session, self._trainer.now())
+        return self._members.of(session, self._now())
 
     def _end_calls(self, member: Member, error: Exception) -> None:
         for call in self._calls.pop(member.number, set()):
@@ -111,7 +121,7 @@ class ParameterServerService:
 
     @contextmanager
     def _serving(self, member: Member, call: Call) -> Iterator[None]:
-        """Remember that a call is a worker's, to end it should the worker be given up."""
+        """Remember that a call is a worker's, to end it with the worker's session."""
         calls = self._calls.setdefault(member.number, set())
         calls.add(call)
         try:
@@ -122,20 +132,20 @@ class ParameterServerService:
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinResponse:
         """Make the caller a worker."""
         call.job = self._terms.job
-        layout = self._trainer.model.layout
         if request.HasField("layout"):
-            difference = layout.difference(messages.layout_from(request.layout))
+            difference = self._terms.layout.difference(messages.layout_from(request.layout))
             if difference is not None:
-                raise ModelDiffersError(difference)
-        member, session = self._members.join(request.worker_id, self._trainer.now())
+                text = f"the worker's model is another one: {difference}; start both with the same model"
+                raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_DIFFERS", text)
+        member, session = self._members.join(request.worker_id, self._now())
         self._end_calls(member, SessionReplacedError(member.id))
         log.info("a worker has joined", extra=self._about(member))
-        self._trainer.joined(member)
+        self._trainer.membership_changed(member)
         return pb.JoinResponse(
             session=session,
             worker=member.number,
             sync_mode=SYNC_MODES[self._terms.sync_mode],
-            layout=messages.layout_message(layout),
+            layout=messages.layout_message(self._terms.layout),
             gradient_type=self._terms.gradient_type,
             heartbeat_interval_seconds=self._terms.worker_timeout / HEARTBEATS,
         )
@@ -145,77 +155,70 @@ class ParameterServerService:
         member = self._member(request.session, call)
         self._members.leave(member)
         log.info("a worker has left: %s", request.reason[:200] or "no reason given", extra=self._about(member))
-        self._trainer.left(member)
+        self._trainer.membership_changed(member)
         self._end_calls(member, SessionNotFoundError())
         return pb.LeaveResponse()
 
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
         """Take note that a worker is alive."""
         self._member(request.session, call)
-        return pb.HeartbeatResponse(version=self._version, finished=self._trainer.is_finished)
+        return pb.HeartbeatResponse(version=self._version, finished=self._publisher.is_finished)
 
     async def subscribe(self, request: pb.SubscribeRequest, call: Call) -> None:
         """Send parameters whenever there are newer ones."""
         if self._terms.sync_mode is SyncMode.PULL:
-            raise WrongModeError("parameters are pulled in this training, with PullParameters, not pushed")
+            text = "parameters are pulled in this training, with PullParameters, not pushed"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
         member = self._member(request.session, call)
         with self._serving(member, call):
             try:
                 await self._send_all(member, known, request.session, call)
             except asyncio.CancelledError:
-                self._members.suspect(request.session, self._trainer.now(), BROKEN_SECONDS)
+                self._members.suspect(request.session, self._now(), BROKEN_SECONDS)
                 raise
 
     async def _send_all(self, member: Member, known: int | None, session: str, call: Call) -> None:
         while True:
-            publication = await call.wait(self._trainer.publisher.newer(known))
+            publication = await call.wait(self._publisher.newer(known))
             self._member(session, call)
-            if await self._send(publication, known, member, call):
+            if publication.finished and known == publication.version:
+                await call.write_bytes(publication.farewell())
+                return
+            member.version = publication.version
+            await self._send(publication.pieces, call)
+            if publication.pieces:  # otherwise there are newer ones, and not all of these were sent
                 known = publication.version
                 if publication.finished:
                     return
 
-    async def _send(self, publication: Publication, known: int | None, member: Member, call: Call) -> bool:
-        """Send parameters, as long as there are no newer ones; returns whether that came to its end."""
-        if publication.finished and known == publication.version:
-            await call.write_bytes(publication.farewell())
-            return True
-        member.version = publication.version
-        at = 0
-        while self._trainer.publisher.current is publication:
-            piece = publication.pieces[at]
+    async def _send(self, pieces: Iterable[bytes], call: Call) -> None:
+        for piece in pieces:
             await call.write_bytes(piece)
             self._metrics.sent.inc(len(piece))
-            at += 1
-            if at == len(publication.pieces):
-                return True
-        return False
 
     async def pull_parameters(self, request: pb.PullParametersRequest, call: Call) -> None:
         """Send the newest parameters once."""
         member = self._member(request.session, call) if request.session else None
         if member is not None and self._terms.sync_mode is not SyncMode.PULL:
-            raise WrongModeError("parameters are pushed in this training, see Subscribe; observers have no session")
+            text = "parameters are pushed in this training, see Subscribe; observers have no session"
+            raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
         with self._serving(member, call) if member is not None else nullcontext():
             await self._pull(known, member, call)
 
     async def _pull(self, known: int | None, member: Member | None, call: Call) -> None:
-        publication = await call.wait(self._trainer.publisher.newer(known))
+        publication = await call.wait(self._publisher.newer(known))
         if member is not None:
             member.version = publication.version
-        everything = tuple(publication.pieces)  # also if there are newer ones before it is sent
-        if publication.finished and known == publication.version:
-            everything = (publication.farewell(),)
-        for piece in everything:
-            await call.write_bytes(piece)
-            self._metrics.sent.inc(len(piece))
+        is_known = publication.finished and known == publication.version
+        # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
+        await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
 
     @property
     def _version(self) -> int:
-        current = self._trainer.publisher.current
-        return current.version if current is not None else self._trainer.progress.iteration
+        current = self._publisher.current
+        return current.version if current is not None else self._trainer.status().iteration
 
     async def push_gradient(self, call: Call) -> pb.PushGradientResponse:
         """Take one gradient."""
@@ -230,38 +233,31 @@ class ParameterServerService:
 
     async def notify_completion(self, request: pb.NotifyCompletionRequest, call: Call) -> pb.NotifyCompletionResponse:
         """Take note of a gradient that is not sent."""
-        self._trainer.completed(self._member(request.session, call), request.version, request.interrupted)
-        self._metrics.gradients.labels("interrupted" if request.interrupted else "notified").inc()
+        self._intake.completed(self._member(request.session, call), request.version, request.interrupted)
         return pb.NotifyCompletionResponse(version=self._version)
 
     async def get_status(self, request: pb.GetStatusRequest, call: Call) -> pb.GetStatusResponse:
         """Say how the training goes."""
         call.job = self._terms.job
-        trainer, now = self._trainer, self._trainer.now()
+        now, training = self._now(), self._trainer.status()
         status = pb.GetStatusResponse(
             job=self._terms.job,
-            phase=self._phase(),
+            phase=pb.TRAINING_PHASE_WAITING_FOR_WORKERS,
             sync_mode=SYNC_MODES[self._terms.sync_mode],
-            iteration=trainer.progress.iteration,
-            live_workers=len(self._members.live),
-            loss=trainer.progress.loss,
+            iteration=training.iteration,
+            live_workers=training.live_workers,
+            loss=training.loss,
         )
-        if trainer.decider is not None:
-            status.k, status.decision_source = trainer.k, self._source(trainer.decider)
-        if (checkpoints := trainer.checkpoints) is not None and checkpoints.last_time is not None:
-            status.checkpoint_iteration = checkpoints.last_iteration or 0
-            status.checkpoint_age_seconds = now - checkpoints.last_time
+        if training.source is not None:
+            status.phase = pb.TRAINING_PHASE_TRAINING
+            status.k, status.decision_source = training.k, SOURCES[training.source]
+        if self._publisher.is_finished:
+            status.phase = pb.TRAINING_PHASE_FINISHED
+        if training.checkpoint_iteration is not None and training.checkpoint_age is not None:
+            status.checkpoint_iteration = training.checkpoint_iteration
+            status.checkpoint_age_seconds = training.checkpoint_age
         if request.include_workers:
-            status.workers.extend(messages.worker_message(member, now) for member in self._members.all)
+            live = self._members.live
+            workers = (messages.worker_message(member, member.number in live, now) for member in self._members.all)
+            status.workers.extend(workers)
         return status
-
-    def _phase(self) -> "pb.TrainingPhase.ValueType":
-        if self._trainer.is_finished:
-            return pb.TRAINING_PHASE_FINISHED
-        begun = self._trainer.decider is not None
-        return pb.TRAINING_PHASE_TRAINING if begun else pb.TRAINING_PHASE_WAITING_FOR_WORKERS
-
-    def _source(self, decider: Decider) -> "pb.DecisionSource.ValueType":
-        if isinstance(decider, EmbeddedTrainingJob):
-            return pb.DECISION_SOURCE_EMBEDDED
-        return pb.DECISION_SOURCE_FALLBACK if decider.on_fallback else pb.DECISION_SOURCE_CONTROLLER

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import torch
 
 from dbw_ps.client import LinkError, ParameterServer
-from dbw_ps.model import FlatModel, load_model
+from dbw_ps.model import FlatModel, load_flat_model
 from dbw_runtime.configuration import UsageError, WrongValueError, run_program
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
@@ -46,10 +46,7 @@ def work(options: WorkerOptions) -> None:
     device = options.torch_device()
     get_ready(options, device)
     dataset = datasets.load_examples(options.dataset, options.data_dir or datasets.default_folder())
-    try:
-        model = FlatModel(load_model(options.model), device)
-    except ValueError as error:
-        raise WrongValueError("model", options.model, f"one that can be trained here: {error}") from error
+    model = load_flat_model(options.model, device)
     try:
         choice = Choice(len(dataset), options.batch_size, options.seed, options.shards)  # type: ignore[arg-type]
     except ValueError as error:

@@ -197,7 +197,7 @@ def _read_or_make(name: str, folder: Path) -> Arrays:
         if name != "digits":
             raise
         if not isinstance(error, MissingDataError):
-            log.warning("the data set %s is made anew: %s", name, error)
+            log.warning("the data set %s is made again: %s", name, error)
     arrays = make_digits()
     try:
         write(name, folder, arrays)

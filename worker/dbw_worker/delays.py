@@ -21,7 +21,7 @@ LONGEST = 1e9  # seconds, 31 years: a longer delay is cut to it, because timers 
 
 
 class Form(NamedTuple):
-    """One word of the language. The example is its grammar: so many values, then these keys, which may be left out."""
+    """One word of the language. The example is its grammar: its values, then its keys, which may be left out."""
 
     needs: str
     example: str
@@ -62,7 +62,7 @@ DRAWS: dict[str, Callable[..., float]] = {
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Seconds that are drawn anew each time."""
+    """Seconds that are drawn again each time."""
 
     name: str
     numbers: tuple[float, ...]

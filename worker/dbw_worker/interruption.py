@@ -51,7 +51,7 @@ class Interruption:
             self._queued.clear()
 
     def _check(self, *_: object) -> None:
-        if torch.compiler.is_compiling():  # it would be compiled anew for every reason
+        if torch.compiler.is_compiling():  # it would be compiled again for every reason
             return
         if self._closely:
             self._queued.append(torch.cuda.current_stream().record_event())

@@ -1,4 +1,4 @@
-"""What a worker can be told."""
+"""Worker options."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from dbw_ps.model_names import MODELS
+from dbw_ps.models import MODELS
 from dbw_runtime.channel import ConnectionOptions
 from dbw_runtime.configuration import WrongValueError, option
 from dbw_runtime.logs import LogOptions
@@ -21,22 +21,20 @@ PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class WorkerOptions(ConnectionOptions, LogOptions):
-    """What a worker can be told."""
+    """Worker options."""
 
     server: str = option("127.0.0.1:50052", "the parameter server, HOST:PORT")
     id: str | None = option(None, "the worker's name, its own among all workers; by default that of host and process")
-    model: str = option(
-        "mlp", f"the model that the server trains: {', '.join(MODELS)}, module:function or file.py:function"
-    )
+    model: str = option("mlp", f"the server's model: {', '.join(MODELS)}, module:function or file.py:function")
     dataset: str = option(
         "digits", "digits, mnist, fashion-mnist, cifar10 (see dbw data), module:function or file.py:function"
     )
     data_dir: Path | None = option(
         None, "the folder of data sets; by default $DBW_DATA_DIR, or dbw in the user's folder for caches"
     )
-    shards: int = option(1, "deal the data set into so many at random; each worker sees one")
+    shards: int = option(1, "deal the data set into this many parts at random; each worker sees one")
     batch_size: int = option(64, "how many examples make a gradient")
-    parts: int = option(1, "compute the gradient in so many parts, to tell how much it varies; costs memory and time")
+    parts: int = option(1, "compute the gradient in this many parts, to see how it varies; costs memory and time")
     loss: str = option("cross-entropy", "cross-entropy, mse, module:function or file.py:function, of output and target")
     device: str = option("auto", "where to compute: cpu, cuda, cuda:1, …; auto takes a GPU if there is one")
     precision: Literal["float32", "bfloat16"] = option("float32", "bfloat16 computes in mixed precision")

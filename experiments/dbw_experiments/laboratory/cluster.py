@@ -40,29 +40,28 @@ class Cluster:
         self.now = 0.0
         self._delay, self._seed, self._sync_mode = delay, seed, sync_mode
         self._changes = deque(changes)  # that are to come
-        self._idle = set(range(workers))
+        self._live = set(range(workers))
+        self._idle = set(self._live)
         self._computing: list[tuple[float, int, int]] = []  # a heap: when it is done, −version, the worker
         self._rounds = Rounds(first=0)
-        for worker in self._idle:
-            self._rounds.join(worker)
         self._come_and_go()
 
     @property
     def live(self) -> list[int]:
         """The workers that are there."""
-        return sorted(self._rounds.live)
+        return sorted(self._live)
 
     def iterate(self, k: int, deadline: float | None = None) -> Iteration:
         """Publish parameters now, and wait for k of their gradients, at most until a deadline."""
         published, version = self.now, self._rounds.begin(k, self.now, deadline)
         if self._sync_mode is SyncMode.PUSH_INTERRUPT:
             self._computing.clear()
-            self._idle.update(self._rounds.live)
+            self._idle.update(self._live)
         self._hand_out(version)
-        while (end := self._rounds.end(self.now)) is None:
+        while (end := self._rounds.end(self.now, self._live)) is None:
             self._advance(version)
         self._come_and_go()  # so that the next decision knows of it
-        arrivals = list(self._rounds.take_arrivals())
+        arrivals = self._rounds.take_arrivals()
         used = tuple(arrival.worker for arrival in arrivals if arrival.iteration == version)
         return Iteration(end, published, used, arrivals)
 
@@ -94,7 +93,7 @@ class Cluster:
             return
         self.now, negative, worker = heappop(self._computing)
         version = -negative
-        self._rounds.arrive(worker, version, self.now)
+        self._rounds.record(worker, version, self._rounds.verdict(worker, version), self.now)
         if version == current:
             self._idle.add(worker)
         else:
@@ -105,10 +104,12 @@ class Cluster:
         while self._changes and self._changes[0].seconds <= self.now:
             _, leaves, worker = self._changes.popleft()
             if leaves:
+                self._live.remove(worker)
                 self._rounds.leave(worker)
                 self._idle.discard(worker)
                 self._computing = [computing for computing in self._computing if computing[-1] != worker]
                 heapify(self._computing)
             else:
+                self._live.add(worker)
                 self._rounds.join(worker)
                 self._idle.add(worker)

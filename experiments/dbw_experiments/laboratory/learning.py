@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from dbw.v1.parameter_server_pb2 import GradientHeader
 from dbw_experiments.laboratory.runs import Run
-from dbw_ps.aggregate import Aggregate, Moments
+from dbw_ps.aggregate import Aggregate, Moments, WholeGradient
 from dbw_ps.model import FlatModel, load_model
 from dbw_ps.norms import squared_norm
 from dbw_ps.optimiser import Optimiser
@@ -51,15 +51,6 @@ class Learning(Protocol):
     def step(self, workers: Sequence[int]) -> Learnt:
         """Average the gradients of these workers, and update the parameters."""
         ...
-
-
-class Computed(NamedTuple):
-    """A gradient as the parameter server's aggregate takes it."""
-
-    header: GradientHeader
-    parameters: list[torch.Tensor]
-    buffers: list[torch.Tensor]
-    squared_norm: float
 
 
 class Learner:
@@ -101,12 +92,12 @@ class Learner:
         inputs, targets = (tensor[examples] for tensor in self._data.train.tensors)
         return inputs, targets
 
-    def _compute(self, batch: Batch) -> Computed:
+    def _compute(self, batch: Batch) -> WholeGradient:
         computed = self._gradients.compute(self._server.vector, batch)
         trained = self._server.layout.parameter_elements
         parameters, buffers = computed.gradient[:trained], computed.gradient[trained:]
         header = GradientHeader(loss=computed.loss)
-        return Computed(header, [parameters], [buffers], squared_norm(parameters))
+        return WholeGradient(header, [parameters], [buffers], squared_norm(parameters))
 
     @torch.inference_mode()
     def _loss(self) -> float:

@@ -8,17 +8,18 @@ from uuid import uuid4
 
 import torch
 
-from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.aio import AsyncDbwClient
-from dbw_controller.client.conversation import Conversation
+from dbw_controller.client import AsyncDbwClient
+from dbw_controller.core.job import Job
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.history import History
 from dbw_experiments.laboratory.learning import Learner, Learning, Replay, try_out
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Outcome, Run
-from dbw_ps.decisions import Decider, deadline_of, end_iteration, spec_of
-from dbw_ps.embedded import EmbeddedTrainingJob
+from dbw_ps.decider import Decider, FinishedIteration, Source
+from dbw_ps.decisions import spec_message_of, spec_of
+from dbw_ps.embedded import EmbeddedDecider
+from dbw_ps.remote import RemoteDecider
 from dbw_worker.delays import parse_delay
 from dbw_worker.devices import find_device
 
@@ -29,14 +30,18 @@ class ControllerLostError(Exception):
     """The controller was not there for a decision."""
 
 
-def in_process(run: Run) -> EmbeddedTrainingJob:
+def in_process(run: Run) -> EmbeddedDecider:
     """Decides in this process."""
-    return EmbeddedTrainingJob(Conversation("laboratory", _first_workers(run), _spec(run), 0, "all"))
+    return EmbeddedDecider(
+        "laboratory", spec_of(run.policy, SyncMode(run.sync_mode), run.half_life), _first_workers(run)
+    )
 
 
-def over_network(run: Run, target: str) -> Decider:
+def over_network(run: Run, target: str) -> RemoteDecider:
     """Asks a controller, which gets a new job for it."""
-    return AsyncDbwClient(target, deadline=PATIENCE).job(f"laboratory-{uuid4()}", _first_workers(run), _spec(run))
+    spec = spec_message_of(run.policy, SyncMode(run.sync_mode), run.half_life)
+    client = AsyncDbwClient(target, deadline=PATIENCE)
+    return RemoteDecider(client.job(f"laboratory-{uuid4()}", _first_workers(run), spec))
 
 
 class Place(NamedTuple):
@@ -66,23 +71,27 @@ def execute(runs: Sequence[Run], place: Place = HERE) -> list[Outcome]:
 
 
 def _execute(run: Run, learning: Learning, place: Place) -> Outcome:
-    decider = in_process(run) if place.controller is None else over_network(run, place.controller)
-    return asyncio.run(train(run, learning, decider, place.traces))
+    if place.controller is not None:
+        return asyncio.run(train(run, learning, over_network(run, place.controller), place.traces))
+    decider = in_process(run)
+    return asyncio.run(train(run, learning, decider, place.traces, decider.job))
 
 
-async def train(run: Run, learning: Learning, decider: Decider, traces: Path = Path()) -> Outcome:
-    """Train until the target is reached, or the time is up."""
+async def train(
+    run: Run, learning: Learning, decider: Decider, traces: Path = Path(), observed: Job | None = None
+) -> Outcome:
+    """Train until the target is reached, or the time is up; the estimates of a job in this process are recorded."""
     delay, changes = parse_delay(run.delay, traces), parse_membership(run.membership, run.workers)
     cluster = Cluster(run.workers, delay, run.seed, SyncMode(run.sync_mode), changes)
     history = History(run)
     await decider.open()
     try:
         while not history.is_over:
-            if decider.on_fallback:
+            if decider.source is Source.FALLBACK:
                 raise ControllerLostError(f"there is no decision for iteration {history.iterations}")
-            if isinstance(decider, EmbeddedTrainingJob):
-                history.decided(decider.job)
-            iteration = cluster.iterate(decider.k, deadline_of(decider.decision))
+            if observed is not None:
+                history.decided(observed)
+            iteration = cluster.iterate(decider.k, decider.deadline_seconds)
             # Where all have the same data, it does not matter whose gradients these are: they are called by the order
             # in which they came. So what static policies learn is the same whatever the delays are.
             workers = iteration.workers if run.split else range(iteration.end.k)
@@ -90,8 +99,9 @@ async def train(run: Run, learning: Learning, decider: Decider, traces: Path = P
             history.ended(iteration, learnt, cluster.now)
             if changes:
                 decider.set_workers(cluster.live)
+            known = iteration.end, learnt.moments, iteration.arrivals, iteration.published
             rates = learnt.learning_rate, learnt.effective_learning_rate
-            await end_iteration(decider, iteration.end, learnt.moments, iteration.arrivals, iteration.published, *rates)
+            await decider.end_iteration(FinishedIteration(*known, *rates))
         return history.outcome()
     finally:
         await decider.close(delete=True)
@@ -101,7 +111,3 @@ def _first_workers(run: Run) -> list[int]:
     """Those that are there when it begins."""
     away = {change.worker for change in parse_membership(run.membership, run.workers) if change.seconds == 0}
     return [worker for worker in range(run.workers) if worker not in away]
-
-
-def _spec(run: Run) -> JobSpec:
-    return spec_of(run.policy, SyncMode(run.sync_mode), run.half_life)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
-from dbw_ps.aggregate import Aggregate
+from dbw_ps.aggregate import Aggregate, WholeGradient
 from dbw_ps.gradient import IncomingGradient, MalformedError, NotFiniteError, RejectedError
 from dbw_ps.messages import TYPE_NUMBERS
 from dbw_ps.model import Layout, TensorSpec
@@ -37,13 +37,12 @@ def wire(values: Tensor, kind: torch.dtype = torch.float32) -> bytes:
 
 def received(
     values: Tensor, cuts: tuple[int, ...] = (), kind: torch.dtype = torch.float32, **told: Any
-) -> IncomingGradient:
+) -> WholeGradient:
     """A gradient that came in pieces, cut where asked for."""
     gradient, data = IncomingGradient(header(kind, **told), LAYOUT), wire(values, kind)
     for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
         gradient.take(pieces.decode(pieces.encode(b"", begin, memoryview(data[begin:end]))))
-    assert gradient.is_complete
-    return gradient
+    return gradient.whole
 
 
 def aggregate(accumulate: torch.dtype = torch.float32) -> tuple[Aggregate, Tensor, Tensor]:

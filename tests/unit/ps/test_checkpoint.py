@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -332,19 +331,18 @@ class Clock:
 def test_after_a_full_disk_training_goes_on_and_saves_again(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder, clock = CheckpointFolder(small_disk), Clock()
     writer = CheckpointWriter(folder, every_iterations=1, every_seconds=0, clock=clock)
-    assert writer.save(1, state(1)).result(PATIENCE)
+    assert writer.write(1, state(1))
     filler = small_disk / "filler"
     filler.write_bytes(bytes(230 * 1024))
-    assert not writer.save(2, state(2, 10_000)).result(PATIENCE)
+    assert not writer.write(2, state(2, 10_000))
     assert "the checkpoint of iteration 2 cannot be written: [Errno 28] No space left on device" in caplog.messages
     assert (writer.failures, writer.last_iteration) == (1, 1)
     assert names(small_disk) == [name(1), "filler"]
     filler.unlink()
     assert not writer.due(3, clock.now + RETRY_SECONDS / 2)
     assert writer.due(4, clock.now + RETRY_SECONDS)
-    assert writer.save(4, state(4)).result(PATIENCE)
+    assert writer.write(4, state(4))
     assert newest_iteration(folder) == 4
-    writer.close()
     folder.close()
 
 
@@ -356,9 +354,8 @@ def clock() -> Clock:
 def test_a_checkpoint_is_due_every_so_many_iterations(folder: CheckpointFolder, clock: Clock) -> None:
     writer = CheckpointWriter(folder, every_iterations=10, every_seconds=0, iteration=5, clock=clock)
     assert [iteration for iteration in range(5, 18) if writer.due(iteration, 1e9)] == [15, 16, 17]
-    assert writer.save(16, state(16)).result(PATIENCE)
+    assert writer.write(16, state(16))
     assert [iteration for iteration in range(16, 28) if writer.due(iteration, 1e9)] == [26, 27]
-    writer.close()
 
 
 def test_a_checkpoint_is_due_every_so_many_seconds_if_there_is_something_new(
@@ -368,33 +365,13 @@ def test_a_checkpoint_is_due_every_so_many_seconds_if_there_is_something_new(
     assert [writer.due(1, now) for now in (100.0, 129.0, 130.0)] == [False, False, True]
     assert not writer.due(0, 130.0)
     clock.now = 140.0
-    assert writer.save(2, state(2)).result(PATIENCE)
+    assert writer.write(2, state(2))
     assert [writer.due(3, now) for now in (169.0, 170.0)] == [False, True]
-    writer.close()
 
 
 def test_no_checkpoint_is_due_where_both_are_off(folder: CheckpointFolder) -> None:
     writer = CheckpointWriter(folder, every_iterations=0, every_seconds=0)
     assert not writer.due(10**9, 1e12)
-    writer.close()
-
-
-def wait_for(event: threading.Event) -> None:
-    assert event.wait(PATIENCE)
-
-
-def test_no_checkpoint_is_due_while_one_is_written(folder: CheckpointFolder, clock: Clock) -> None:
-    begin = threading.Event()
-    writer = CheckpointWriter(folder, 1, 1.0, clock=clock, before=lambda: wait_for(begin))
-    future = writer.save(1, state(1))
-    assert writer.writing
-    assert not writer.due(5, 1e9)
-    assert writer.last_iteration is None
-    begin.set()
-    assert future.result(PATIENCE)
-    assert writer.due(5, 1e9)
-    assert newest_iteration(folder) == 1
-    writer.close()
 
 
 def test_a_writer_says_when_the_newest_checkpoint_was_complete_and_how_long_it_took(
@@ -405,9 +382,8 @@ def test_a_writer_says_when_the_newest_checkpoint_was_complete_and_how_long_it_t
 
     writer = CheckpointWriter(folder, 10, 0, clock=clock, before=take_time)
     assert (writer.last_iteration, writer.last_time, writer.last_seconds) == (None, None, None)
-    assert writer.save(4, state(4)).result(PATIENCE)
+    assert writer.write(4, state(4))
     assert (writer.last_iteration, writer.last_time, writer.last_seconds) == (4, 102.5, 2.5)
-    writer.close()
 
 
 def test_a_write_that_fails_is_logged_and_counted_and_tried_again_later(
@@ -421,15 +397,14 @@ def test_a_write_that_fails_is_logged_and_counted_and_tried_again_later(
 
     writer = CheckpointWriter(folder, every_iterations=100, every_seconds=0, clock=clock, before=fail)
     for failures, reason in ((1, "[Errno 5] Input/output error"), (2, "a bug")):
-        assert not writer.save(100 + failures, state(1)).result(PATIENCE)
+        assert not writer.write(100 + failures, state(1))
         assert writer.failures == failures
         assert caplog.record_tuples[-1][1] == logging.ERROR
         assert caplog.messages[-1] == f"the checkpoint of iteration {100 + failures} cannot be written: {reason}"
         assert not writer.due(200, clock.now + RETRY_SECONDS - 1)
         assert writer.due(200, clock.now + RETRY_SECONDS)
         clock.now += RETRY_SECONDS
-    assert writer.save(103, state(103)).result(PATIENCE)
+    assert writer.write(103, state(103))
     assert not writer.due(200, clock.now + RETRY_SECONDS)
     assert writer.due(203, clock.now)
     assert newest_iteration(folder) == 103
-    writer.close()

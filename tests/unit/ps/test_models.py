@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dbw_ps.model import FlatModel, load_model
-from dbw_ps.model_names import MODELS
+from dbw_ps.models import MODELS
 
 SHAPES = {
     "mlp": (64,),

@@ -6,13 +6,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_ps.rounds import REMEMBERED_ITERATIONS, Arrival, Cause, End, Rounds, Verdict
+from dbw_ps.rounds import REMEMBERED_ITERATIONS, Arrival, Cause, End, Fate, Rounds, Verdict
 
 USED, LATE, DUPLICATE, WRONG_VERSION = Verdict.USED, Verdict.LATE, Verdict.DUPLICATE, Verdict.WRONG_VERSION
 
 
-def rounds_of(workers: int, k: int, first: int = 0, max_wait: float | None = None) -> Rounds:
-    rounds = Rounds(first, max_wait)
+class Played(Rounds):
+    """Rounds, and who is alive."""
+
+    def __init__(self, first: int = 0, max_wait: float | None = None) -> None:
+        super().__init__(first, max_wait)
+        self.live: set[int] = set()
+
+    def join(self, worker: int) -> None:
+        self.live.add(worker)
+        super().join(worker)
+
+    def leave(self, worker: int) -> None:
+        self.live.discard(worker)
+        super().leave(worker)
+
+    def arrive(self, worker: int, version: int, now: float) -> Verdict:
+        verdict = self.verdict(worker, version)
+        self.record(worker, version, verdict, now)
+        return verdict
+
+    def over(self, now: float) -> End | None:
+        return self.end(now, self.live)
+
+    @property
+    def is_stuck(self) -> bool:
+        return self.none_usable(self.live)
+
+
+def rounds_of(workers: int, k: int, first: int = 0, max_wait: float | None = None) -> Played:
+    rounds = Played(first, max_wait)
     for worker in range(workers):
         rounds.join(worker)
     assert rounds.begin(k, now=100.0) == first
@@ -26,7 +54,7 @@ def test_paper_the_first_k_gradients_are_used_in_whatever_order_they_come(worker
         for i, worker in enumerate(order):
             now = 100.0 + i
             assert rounds.arrive(worker, 0, now) is (USED if i < k else LATE)
-            end = rounds.end(now) or end
+            end = rounds.over(now) or end
             assert (end is not None) == (i + 1 >= k)
         assert end == End(0, k, Cause.K_REACHED, k - 1.0, 0)
         assert rounds.take_arrivals() == [Arrival(0, worker, float(i)) for i, worker in enumerate(order)]
@@ -41,7 +69,7 @@ def test_what_arrives_in_the_same_instant_as_the_kth_is_late() -> None:
 def test_a_late_gradient_counts_for_the_time_of_its_own_iteration() -> None:
     rounds = rounds_of(2, k=1)
     rounds.arrive(0, 0, 101.0)
-    rounds.end(101.0)
+    rounds.over(101.0)
     rounds.begin(1, now=102.0)
     assert rounds.arrive(1, 0, 105.0) is LATE
     assert rounds.arrive(1, 1, 106.0) is USED
@@ -52,12 +80,11 @@ def test_a_worker_s_gradient_is_taken_once() -> None:
     rounds = rounds_of(3, k=2)
     assert rounds.arrive(0, 0, 101.0) is USED
     assert rounds.arrive(0, 0, 102.0) is DUPLICATE
-    assert rounds.used == 1
     rounds.arrive(1, 0, 103.0)
-    rounds.end(103.0)
+    rounds.over(103.0)
     assert rounds.arrive(2, 0, 104.0) is LATE
     assert rounds.arrive(2, 0, 105.0) is DUPLICATE
-    assert len(list(rounds.take_arrivals())) == 3
+    assert len(rounds.take_arrivals()) == 3
 
 
 @pytest.mark.parametrize("version", [0, 6, 8, 2**63])
@@ -66,12 +93,12 @@ def test_a_version_that_was_never_published_is_wrong(version: int) -> None:
 
 
 def test_very_late_is_late_though_nobody_asks_when() -> None:
-    rounds = Rounds(0)
+    rounds = Played()
     rounds.join(0)
     for i in range(REMEMBERED_ITERATIONS + 1):
         rounds.begin(1, now=float(i))
         rounds.arrive(0, i, float(i))
-        rounds.end(float(i))
+        rounds.over(float(i))
     rounds.take_arrivals()
     assert rounds.arrive(1, 0, 1000.0) is LATE
     assert rounds.take_arrivals() == []
@@ -84,42 +111,42 @@ def test_an_iteration_ends_with_those_that_are_left(how: str) -> None:
     rounds = rounds_of(3, k=3)
     rounds.arrive(0, 0, 101.0)
     rounds.arrive(1, 0, 102.0)
-    assert rounds.end(102.0) is None
+    assert rounds.over(102.0) is None
     {
         "leave": lambda: rounds.leave(2),
-        "lose": lambda: rounds.lose(2, 0),
-        "reject": lambda: rounds.reject(2, 0),
+        "lose": lambda: rounds.fail(2, 0, Fate.LOST),
+        "reject": lambda: rounds.fail(2, 0, Fate.REJECTED),
         "complete": lambda: rounds.complete(2, 0, 103.0),
     }[how]()
-    assert rounds.end(103.0) == End(0, 2, Cause.NO_MORE_EXPECTED, 3.0, lost=how != "complete")
+    assert rounds.over(103.0) == End(0, 2, Cause.NO_MORE_EXPECTED, 3.0, lost=how != "complete")
 
 
 def test_a_gradient_that_was_used_stays_so_when_its_worker_leaves() -> None:
     rounds = rounds_of(2, k=2)
     rounds.arrive(0, 0, 101.0)
     rounds.leave(0)
-    assert rounds.end(101.0) is None
+    assert rounds.over(101.0) is None
     rounds.arrive(1, 0, 102.0)
-    assert rounds.end(102.0) == End(0, 2, Cause.K_REACHED, 2.0, 0)
+    assert rounds.over(102.0) == End(0, 2, Cause.K_REACHED, 2.0, 0)
 
 
 def test_no_iteration_ends_without_a_gradient() -> None:
     rounds = rounds_of(2, k=2, max_wait=1.0)
     rounds.leave(0)
     rounds.leave(1)
-    assert rounds.end(1e9) is None
-    assert not rounds.is_hopeless  # another worker may come
+    assert rounds.over(1e9) is None
+    assert not rounds.is_stuck  # another worker may come
     rounds.join(2)
     rounds.arrive(2, 0, 1e9)
-    assert rounds.end(1e9) is not None
+    assert rounds.over(1e9) is not None
 
 
 def test_a_worker_that_comes_back_is_waited_for_again() -> None:
     rounds = rounds_of(2, k=2)
     rounds.arrive(0, 0, 101.0)
-    rounds.lose(1, 0)
+    rounds.fail(1, 0, Fate.LOST)
     rounds.join(1)
-    assert rounds.end(101.0) is None
+    assert rounds.over(101.0) is None
     assert rounds.arrive(1, 0, 102.0) is USED
 
 
@@ -135,7 +162,7 @@ def test_one_that_joins_late_is_welcome() -> None:
     rounds = rounds_of(1, k=2)
     rounds.join(5)
     rounds.arrive(0, 0, 101.0)
-    assert rounds.end(101.0) is None
+    assert rounds.over(101.0) is None
     assert rounds.arrive(5, 0, 102.0) is USED
 
 
@@ -146,41 +173,41 @@ def test_one_that_joins_late_is_welcome() -> None:
 def test_an_iteration_may_end_by_the_clock(
     max_wait: float | None, deadline: float | None, cause: Cause, seconds: float
 ) -> None:
-    rounds = Rounds(0, max_wait)
+    rounds = Played(0, max_wait)
     for worker in range(2):
         rounds.join(worker)
     rounds.begin(2, 100.0, deadline)
     assert rounds.wake_at is None  # it needs a gradient
     rounds.arrive(0, 0, 101.0)
     assert rounds.wake_at == 100.0 + seconds
-    assert rounds.end(100.0 + seconds - 0.001) is None
-    assert rounds.end(100.0 + seconds) == End(0, 1, cause, seconds, 0)
+    assert rounds.over(100.0 + seconds - 0.001) is None
+    assert rounds.over(100.0 + seconds) == End(0, 1, cause, seconds, 0)
 
 
 def test_past_its_time_an_iteration_ends_with_the_first_gradient() -> None:
     rounds = rounds_of(3, k=3, max_wait=1.0)
-    assert rounds.end(150.0) is None
+    assert rounds.over(150.0) is None
     rounds.arrive(0, 0, 150.0)
-    assert rounds.end(150.0) == End(0, 1, Cause.MAX_WAIT, 50.0, 0)
+    assert rounds.over(150.0) == End(0, 1, Cause.MAX_WAIT, 50.0, 0)
 
 
-def test_it_is_hopeless_when_the_gradients_of_all_were_rejected() -> None:
+def test_no_gradient_is_usable_when_those_of_all_were_rejected() -> None:
     rounds = rounds_of(2, k=1)
-    rounds.reject(0, 0)
-    assert not rounds.is_hopeless
-    rounds.lose(1, 0)  # which may come again
-    assert not rounds.is_hopeless
-    rounds.reject(1, 0)
-    assert rounds.is_hopeless
+    rounds.fail(0, 0, Fate.REJECTED)
+    assert not rounds.is_stuck
+    rounds.fail(1, 0, Fate.LOST)  # which may come again
+    assert not rounds.is_stuck
+    rounds.fail(1, 0, Fate.REJECTED)
+    assert rounds.is_stuck
     assert rounds.arrive(1, 0, 101.0) is USED  # a worker that tries again helps
-    assert not rounds.is_hopeless
+    assert not rounds.is_stuck
 
 
-def test_it_is_hopeless_when_nobody_sends_a_gradient_that_could_be_used() -> None:
+def test_no_gradient_is_usable_when_nobody_sends_one_in_time() -> None:
     rounds = rounds_of(2, k=1)
     rounds.complete(0, 0, 101.0)
-    rounds.reject(1, 0)
-    assert rounds.is_hopeless
+    rounds.fail(1, 0, Fate.REJECTED)
+    assert rounds.is_stuck
 
 
 EVENTS = ("arrive", "lose", "reject", "leave", "join", "complete")
@@ -188,7 +215,7 @@ EVENTS = ("arrive", "lose", "reject", "leave", "join", "complete")
 
 def play(events: "list[tuple[str, int]]", k: int, workers: int) -> None:
     """Check what must hold after each event of one iteration."""
-    rounds, live = rounds_of(workers, k), set(range(workers))
+    rounds = rounds_of(workers, k)
     used: list[int] = []
     seen: set[int] = set()  # whose gradient has come, or will not
     ended = None
@@ -205,17 +232,15 @@ def play(events: "list[tuple[str, int]]", k: int, workers: int) -> None:
             rounds.complete(worker, 0, now)
         elif what == "join":
             rounds.join(worker)
-            live.add(worker)
         elif what == "leave":
             rounds.leave(worker)
-            live.discard(worker)
         else:
-            (rounds.lose if what == "lose" else rounds.reject)(worker, 0)
+            rounds.fail(worker, 0, Fate.LOST if what == "lose" else Fate.REJECTED)
         came_back = what == "join" and worker not in {a.worker for a in rounds._arrivals}
         seen = seen - {worker} if came_back else seen | {worker}
-        end = rounds.end(now)
+        end = rounds.over(now)
         if ended is None:
-            assert (end is not None) == (bool(used) and (len(used) == k or not live - seen))
+            assert (end is not None) == (bool(used) and (len(used) == k or not rounds.live - seen))
         else:
             assert end is None
         ended = ended or end

@@ -3,24 +3,20 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Unpack
 
 import msgspec
 import pytest
 import torch
 from msgspec.structs import asdict, replace
 
-from dbw.v1.iteration_pb2 import END_CAUSE_K_REACHED, END_CAUSE_NO_MORE_EXPECTED
-from dbw_controller.client import Summary
-from dbw_controller.client.conversation import Conversation
-from dbw_experiments.laboratory import training
 from dbw_experiments.laboratory.learning import Learner, Learnt
 from dbw_experiments.laboratory.runner import bundles
 from dbw_experiments.laboratory.runs import Column, Outcome, Run
 from dbw_experiments.laboratory.training import execute, in_process, train
-from dbw_ps.embedded import EmbeddedTrainingJob
+from dbw_ps.decider import FinishedIteration
+from dbw_ps.rounds import Cause
 
 RUN = Run(
     model="mlp",
@@ -158,61 +154,46 @@ def test_gradients_are_known_by_their_worker_only_where_data_are_split(split: bo
     assert learning.asked == [expected] * 5
 
 
-class Told(EmbeddedTrainingJob):
-    """A decider, and what it was told at the end of each iteration."""
+def reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int], FinishedIteration]]:
+    """The workers that the decider of a run knows of when an iteration ends, and what it is told of it."""
+    decider, live, reports = in_process(run), list[int](), list[tuple[list[int], FinishedIteration]]()
+    set_workers, end_iteration = decider.set_workers, decider.end_iteration
 
-    def __init__(self, conversation: Conversation) -> None:
-        super().__init__(conversation)
-        self.workers: list[int] = []  # the newest
-        self.ended: list[tuple[list[int], Summary]] = []
+    def note_workers(workers: Sequence[int]) -> None:
+        live[:] = workers
+        set_workers(workers)
 
-    def set_workers(self, workers: int | Sequence[int]) -> None:
-        assert not isinstance(workers, int)
-        self.workers = list(workers)
-        super().set_workers(workers)
+    async def note_end(finished: FinishedIteration) -> None:
+        reports.append((list(live), finished))
+        await end_iteration(finished)
 
-    async def end_iteration(self, **summary: Unpack[Summary]) -> int:
-        self.ended.append((self.workers, summary))
-        return await super().end_iteration(**summary)
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], list[tuple[list[int], Summary]]]:
-    """What the decider of a run is told."""
-    monkeypatch.setattr(training, "EmbeddedTrainingJob", Told)
-
-    def of(run: Run) -> list[tuple[list[int], Summary]]:
-        decider = in_process(run)
-        assert isinstance(decider, Told)
-        asyncio.run(train(run, Learner(run, torch.device("cpu")), decider))
-        return decider.ended
-
-    return of
+    monkeypatch.setattr(decider, "set_workers", note_workers)
+    monkeypatch.setattr(decider, "end_iteration", note_end)
+    asyncio.run(train(run, Learner(run, torch.device("cpu")), decider))
+    return reports
 
 
 @pytest.mark.parametrize("mode", ["push-wait", "push-interrupt", "pull"])
-def test_the_decider_is_told_who_is_there_when_an_iteration_ends(
-    told: Callable[[Run], list[tuple[list[int], Summary]]], mode: str
-) -> None:
+def test_the_decider_is_told_who_is_there_when_an_iteration_ends(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     """All take a second. Workers 0 and 1 leave at 2.5, when all four are waited for, and come back at 5."""
     membership = {"membership": "0-1@2.5-5", "sync_mode": mode}
     run = Run(**asdict(RUN) | {"policy": "sync", "delay": "constant:1", "iterations": 7} | membership)
     all_four, two = [0, 1, 2, 3], [2, 3]
-    ended = told(run)
+    ended = reported(run, monkeypatch)
     assert [workers for workers, _ in ended] == [all_four, all_four, two, two, all_four, all_four, all_four]
-    assert [(one["k"], one["duration_seconds"], one["lost_gradients"]) for _, one in ended] == [
+    assert [(one.end.k, one.end.seconds, one.end.lost) for _, one in ended] == [
         (k, 1.0, lost) for k, lost in [(4, 0), (4, 0), (2, 2), (2, 0), (2, 0), (4, 0), (4, 0)]
     ]
-    causes = [one["end_cause"] for _, one in ended]
-    assert causes == [END_CAUSE_K_REACHED] * 2 + [END_CAUSE_NO_MORE_EXPECTED] + [END_CAUSE_K_REACHED] * 4
+    causes = [one.end.cause for _, one in ended]
+    assert causes == [Cause.K_REACHED] * 2 + [Cause.NO_MORE_EXPECTED] + [Cause.K_REACHED] * 4
 
 
 def test_the_first_decision_is_for_those_who_are_there(
-    told: Callable[[Run], list[tuple[list[int], Summary]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = replace(RUN, policy="sync", delay="constant:1", membership="1-3@0-1.5", iterations=4)
     assert in_process(run).k == 1
-    assert [(workers, one["k"]) for workers, one in told(run)] == [
+    assert [(workers, one.end.k) for workers, one in reported(run, monkeypatch)] == [
         ([0], 1),
         ([0, 1, 2, 3], 1),
         ([0, 1, 2, 3], 4),
@@ -221,15 +202,15 @@ def test_the_first_decision_is_for_those_who_are_there(
 
 
 def test_the_decider_is_told_the_learning_rates_of_the_steps(
-    told: Callable[[Run], list[tuple[list[int], Summary]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     schedule = "steplr:step_size=2,gamma=0.5"
     run = replace(RUN, policy="static:2", optimizer="sgd:momentum=0.75", schedule=schedule, iterations=5)
     rates = [0.2, 0.2, 0.1, 0.1, 0.05]
     for factor, changed in ((1.0, run), (0.5, replace(run, rate_exponent=1.0))):
-        ended = [one for _, one in told(changed)]
-        assert [one["learning_rate"] for one in ended] == pytest.approx([factor * rate for rate in rates])
-        assert [one["effective_learning_rate"] for one in ended] == pytest.approx([4 * factor * rate for rate in rates])
+        ended = [one for _, one in reported(changed, monkeypatch)]
+        assert [one.learning_rate for one in ended] == pytest.approx([factor * rate for rate in rates])
+        assert [one.effective_learning_rate for one in ended] == pytest.approx([4 * factor * rate for rate in rates])
 
 
 @pytest.mark.parametrize("policy", ["dbw", "b-dbw", "adasync", "static:3", "sync"])

@@ -1,0 +1,122 @@
+"""The gradients of the iteration under way: which of them count, their sum, and when it ends."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+
+import torch
+
+from dbw_ps.aggregate import Aggregate, Moments, WholeGradient
+from dbw_ps.members import Member, Members
+from dbw_ps.rounds import Arrival, End, Fate, Rounds, Verdict
+
+
+class NoUsableGradientsError(Exception):
+    """No worker sends a gradient that can be used; the text says what to do."""
+
+
+class GradientCollector:
+    """Takes in what happens to gradients, for one event loop. They are added up in a thread, while others come in."""
+
+    def __init__(
+        self, rounds: Rounds, members: Members, aggregate: Aggregate, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rounds, self._members, self._aggregate, self.now = rounds, members, aggregate, clock
+        # More threads than one would only take processors away from what receives gradients.
+        self._adder = ThreadPoolExecutor(1, "sum", initializer=lambda: torch.set_num_threads(1))
+        self._additions: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()  # by anything that may begin or end an iteration
+        self._stopping = False
+        self.iteration_over = asyncio.Event()  # another event for each iteration
+
+    @property
+    def live(self) -> list[int]:
+        """The numbers of the workers that are alive."""
+        return sorted(self._members.live)
+
+    def membership_changed(self, member: Member) -> None:
+        """A worker has joined, or its session has ended."""
+        (self._rounds.join if member.number in self._members.live else self._rounds.leave)(member.number)
+        self._changed.set()
+
+    def verdict(self, member: Member, version: int) -> Verdict:
+        """What becomes of a gradient that arrives now; `use` it, or note that it is `late`, before anything else."""
+        return self._rounds.verdict(member.number, version)
+
+    def use(self, member: Member, gradient: WholeGradient) -> None:
+        """Add a gradient that is complete, and used."""
+        self._rounds.record(member.number, gradient.header.version, Verdict.USED, self.now())
+        member.used += 1
+        loop = asyncio.get_running_loop()
+        self._additions.append(loop.run_in_executor(self._adder, self._aggregate.add, gradient))
+        self._changed.set()
+
+    def late(self, member: Member, version: int) -> None:
+        """Note a gradient that is too late to be used."""
+        self._rounds.record(member.number, version, Verdict.LATE, self.now())
+        member.late += 1
+
+    def completed(self, member: Member, version: int, interrupted: bool) -> None:
+        """A worker is done with a gradient that it does not send."""
+        if not interrupted:
+            self._rounds.complete(member.number, version, self.now())
+        member.late += 1
+        self._changed.set()
+
+    def failed(self, member: Member, version: int, fate: Fate) -> None:
+        """A gradient was rejected, or lost."""
+        self._rounds.fail(member.number, version, fate)
+        member.lost += 1
+        self._changed.set()
+
+    async def wait_for_workers(self, count: int) -> bool:
+        """Wait until this many workers are alive; returns whether they are, and not told to stop."""
+        while len(self._members.live) < count and not self._stopping:
+            await self._wait_for_change()
+        return not self._stopping
+
+    def begin(self, k: int, deadline_seconds: float | None) -> float:
+        """Begin an iteration, whose parameters are being published; returns the time."""
+        now = self.now()
+        self._iteration = self._rounds.begin(k, now, deadline_seconds)
+        return now
+
+    async def wait_for_end(self) -> End | None:
+        """Wait until the iteration is over; None if told to stop before."""
+        while (end := self._rounds.end(self.now(), self._members.live)) is None:
+            if self._stopping:
+                return None
+            if self._rounds.none_usable(self._members.live):
+                workers = f"all {len(self._members.live)} workers for iteration {self._iteration}"
+                raise NoUsableGradientsError(
+                    f"none of the gradients of {workers} can be used, perhaps because training diverges: lower the "
+                    "learning rate, or see what workers compute"
+                )
+            await self._wait_for_change(self._rounds.wake_at)
+        self.iteration_over.set()
+        self.iteration_over = asyncio.Event()
+        return end
+
+    async def finish(self, compute: Executor) -> tuple[Moments, list[Arrival]]:
+        """Average the gradients of the iteration; returns their moments, and what has arrived since the last one."""
+        await asyncio.gather(*self._additions)
+        self._additions.clear()
+        moments = await asyncio.get_running_loop().run_in_executor(compute, self._aggregate.finish)
+        return moments, self._rounds.take_arrivals()
+
+    def stop(self) -> None:
+        """Let everybody who waits return at once."""
+        self._stopping = True
+        self._changed.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._adder.shutdown()
+
+    async def _wait_for_change(self, until: float | None = None) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if until is None else max(until - self.now(), 0.0)):
+                await self._changed.wait()
+        self._changed.clear()
