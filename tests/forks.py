@@ -26,6 +26,7 @@ class Process:
         module: str,
         arguments: Sequence[str],
         environment: Mapping[str, str],
+        folder: Path | None = None,
         *,
         stdout: int | None = None,
         stderr: int | None = None,
@@ -35,7 +36,7 @@ class Process:
             for number, file in ((1, stdout), (2, stderr))
             if file is not None
         }
-        where = (str(Path.cwd()), {**os.environ, **environment})
+        where = (folder or Path.cwd(), {**os.environ, **environment})
         self._process = PROCESSES.Process(target=_run, args=(module, arguments, *where, outputs))
         self._process.start()
         for output in outputs.values():
@@ -70,7 +71,7 @@ class Process:
 def _run(
     module: str,
     arguments: Sequence[str],
-    folder: str,
+    folder: Path,
     environment: Mapping[str, str],
     outputs: Mapping[int, "Connection[bytes, bytes]"],
 ) -> None:

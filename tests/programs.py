@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from tempfile import TemporaryFile
 
 from tests.forks import Process
@@ -22,11 +23,11 @@ class Program:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self, patience: float = PATIENCE) -> "subprocess.CompletedProcess[str]":
-        """Run it to its end."""
+    def run(self, patience: float = PATIENCE, folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
+        """Run it to its end, in the folder of the tests or another."""
         with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
             files = {"stdout": stdout.fileno(), "stderr": stderr.fileno()}
-            process = Process(self.module, self.arguments, self.environment, **files)
+            process = Process(self.module, self.arguments, self.environment, folder, **files)
             try:
                 code = process.wait(patience)
             finally:

@@ -2,6 +2,6 @@
 
 import sys
 
-from dbw_controller.server.app import main
+from dbw_runtime.cli import main
 
-sys.exit(main())
+sys.exit(main(["controller", *sys.argv[1:]]))

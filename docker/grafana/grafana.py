@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 Json = dict[str, Any]
 
@@ -10,6 +10,7 @@ SCHEMA_VERSION = 39
 GRID_COLUMNS = 24
 GAP_MILLISECONDS = 300_000  # lines go on over gaps of slow iterations: five minutes, as far as the rules look back
 SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}  # whichever one is chosen at the top of the page
+NEWEST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}  # of several values, the last one counts
 BUILT_IN = {"type": "grafana", "uid": "-- Grafana --"}
 
 
@@ -43,11 +44,12 @@ class Panel:
     title: str
     meaning: str
     worry: str  # when to, and what then
-    unit: str
     queries: Sequence[Query]
+    unit: str = "none"
     width: int = 8
     height: int = 8
-    kind = ""  # as Grafana calls it
+    kind: ClassVar[str]  # as Grafana calls it
+    options: ClassVar[Json]
 
     def json(self, x: int, y: int) -> Json:
         """At a place of the grid."""
@@ -57,27 +59,19 @@ class Panel:
             "fieldConfig": {"defaults": {"unit": self.unit, **self._defaults()}, "overrides": []},
             "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
             "id": self.id,
-            "options": self._options(),
+            "options": self.options,
             "targets": [
                 query.json(letter, as_table=self.kind == "table")
                 for letter, query in zip("ABCDEFGH", self.queries, strict=False)
             ],
             "title": self.title,
-            "transformations": self._transformations(),
+            "transformations": [],
             "type": self.kind,
         }
 
     def _defaults(self) -> Json:
         """How values are shown, beside their unit."""
         return {}
-
-    def _options(self) -> Json:
-        """What is particular to this kind of panel."""
-        return {}
-
-    def _transformations(self) -> list[Json]:
-        """What is done with the results first."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -89,9 +83,12 @@ class Graph(Panel):
     logarithmic: bool = False
     steps: bool = False  # values that jump, and are nothing in between
     kind = "timeseries"
+    options: ClassVar[Json] = {
+        "legend": {"calcs": ["lastNotNull"], "displayMode": "table", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
 
     def _defaults(self) -> Json:
-        scale = {"type": "log", "log": 10} if self.logarithmic else {"type": "linear"}
         return {
             "color": {"mode": "palette-classic"},
             "custom": {
@@ -99,7 +96,7 @@ class Graph(Panel):
                 "fillOpacity": 20 if self.stacked else 0,
                 "lineInterpolation": "stepAfter" if self.steps else "linear",
                 "lineWidth": 1,
-                "scaleDistribution": scale,
+                "scaleDistribution": {"type": "log", "log": 10} if self.logarithmic else {"type": "linear"},
                 "showPoints": "auto",
                 "spanNulls": GAP_MILLISECONDS,
                 "stacking": {"group": "A", "mode": "normal" if self.stacked else "none"},
@@ -107,12 +104,6 @@ class Graph(Panel):
             },
             **({} if self.logarithmic else {"min": 0}),
             "thresholds": thresholds(self.limits),
-        }
-
-    def _options(self) -> Json:
-        return {
-            "legend": {"calcs": ["lastNotNull"], "displayMode": "table", "placement": "bottom", "showLegend": True},
-            "tooltip": {"mode": "multi", "sort": "desc"},
         }
 
 
@@ -124,14 +115,12 @@ class Stat(Panel):
     width: int = 3
     height: int = 4
     kind = "stat"
+    options: ClassVar[Json] = {"colorMode": "value", "graphMode": "none", "reduceOptions": NEWEST, "textMode": "auto"}
 
     def _defaults(self) -> Json:
         texts = {f"{value:g}": {"color": color, "text": text} for value, (text, color) in self.words.items()}
         mappings = [{"type": "value", "options": texts}] if texts else []
         return {"color": {"mode": "thresholds"}, "mappings": mappings, "thresholds": thresholds(())}
-
-    def _options(self) -> Json:
-        return {"colorMode": "value", "graphMode": "none", "reduceOptions": newest(), "textMode": "auto"}
 
 
 @dataclass(frozen=True)
@@ -139,12 +128,15 @@ class Bars(Panel):
     """The newest values beside each other."""
 
     kind = "bargauge"
+    options: ClassVar[Json] = {
+        "displayMode": "gradient",
+        "orientation": "horizontal",
+        "reduceOptions": NEWEST,
+        "showUnfilled": True,
+    }
 
     def _defaults(self) -> Json:
         return {"color": {"mode": "continuous-GrYlRd"}, "min": 0, "thresholds": thresholds(())}
-
-    def _options(self) -> Json:
-        return {"displayMode": "gradient", "orientation": "horizontal", "reduceOptions": newest(), "showUnfilled": True}
 
 
 @dataclass(frozen=True)
@@ -154,21 +146,19 @@ class Table(Panel):
     columns: Sequence[str] = ()
     height: int = 4
     kind = "table"
+    options: ClassVar[Json] = {"cellHeight": "sm", "showHeader": True}
 
-    def _options(self) -> Json:
-        return {"cellHeight": "sm", "showHeader": True}
+    def json(self, x: int, y: int) -> Json:
+        """At a place of the grid, without the other labels."""
+        wanted = {"id": "filterFieldsByName", "options": {"include": {"names": list(self.columns)}}}
+        return super().json(x, y) | {"transformations": [wanted]}
 
-    def _transformations(self) -> list[Json]:
-        return [{"id": "filterFieldsByName", "options": {"include": {"names": list(self.columns)}}}]
 
-
-@dataclass(frozen=True)
 class Row:
     """Panels under a heading; they flow from left to right."""
 
-    id: int
-    title: str
-    panels: Sequence[Panel]
+    def __init__(self, id_: int, title: str, *panels: Panel) -> None:
+        self.id, self.title, self.panels = id_, title, panels
 
 
 @dataclass(frozen=True)
@@ -254,8 +244,3 @@ def thresholds(limits: Sequence[float]) -> Json:
     """Steps of colour, as Grafana wants them: the first one has no value."""
     steps = [{"color": "green", "value": None}, *({"color": "red", "value": limit} for limit in limits)]
     return {"mode": "absolute", "steps": steps}
-
-
-def newest() -> Json:
-    """How many values become one: the last one counts."""
-    return {"calcs": ["lastNotNull"], "fields": "", "values": False}

@@ -19,18 +19,25 @@ def mean(series: str, labels: str = "") -> str:
     return f"{rate(f'{series}_sum{labels}')} / ({rate(f'{series}_count{labels}')} > 0)"
 
 
-def of_server(expr: str) -> str:
+def job(series: str, what: str = "") -> Query:
+    """Series that a controller has of the jobs that are chosen."""
+    return Query(f"{series}{{{JOB}}}", f"{{{{dbw_job}}}} {what}".rstrip())
+
+
+def server(expr: str, what: str = "") -> Query:
     """Series of parameter servers: those of the jobs that are chosen, with the name of the job."""
-    return f'({expr}) * on (job, instance) group_left (dbw_job) dbw_ps_build_info{{dbw_job=~"$job"}}'
+    named = f'({expr}) * on (job, instance) group_left (dbw_job) dbw_ps_build_info{{dbw_job=~"$job"}}'
+    return Query(named, f"{{{{dbw_job}}}} {what}".rstrip())
 
 
-def of_worker(expr: str) -> str:
+def worker(expr: str, what: str = "") -> Query:
     """Series of workers: those that are chosen, with their id."""
-    return f'({expr}) * on (job, instance) group_left (worker_id) dbw_worker_build_info{{worker_id=~"$worker"}}'
+    named = f'({expr}) * on (job, instance) group_left (worker_id) dbw_worker_build_info{{worker_id=~"$worker"}}'
+    return Query(named, f"{{{{worker_id}}}} {what}".rstrip())
 
 
 def quantile(share: float) -> Query:
-    """What so many decisions do not exceed."""
+    """What this share of decisions does not exceed."""
     buckets = rate(f"dbw_decision_duration_seconds_bucket{{{JOB}}}")
     expr = f"histogram_quantile({share}, sum by (instance, le) ({buckets})) >= 0"  # NaN where there were none
     return Query(expr, f"p{share * 100:g} {{{{instance}}}}")

@@ -1,6 +1,6 @@
 // A training job of a DBW controller, from the parameter server's side: how many gradients to wait for.
 //
-// Copy this file, and call from one thread:
+// Copy this file and dbw_conversation.h, and call from one thread:
 //
 //   DbwJob job("127.0.0.1:50051", "resnet", 16, DbwJob::Transport::kStream);
 //   publish the parameters, wait for job.k() gradients, and for each one that arrives, late ones as well:
@@ -8,22 +8,21 @@
 //   job.EndIteration(summary);
 //
 // If the controller is slow, restarted or gone, training goes on with the last k: nothing throws, and no call takes
-// longer than kPatience.
+// longer than kPatience. This file has the gRPC; what is sent and which k is used is in dbw_conversation.h.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "dbw/v1/controller.grpc.pb.h"
+#include "dbw_conversation.h"
 
 using Deadline = std::chrono::system_clock::time_point;
 
@@ -92,58 +91,45 @@ class DbwJob {
   enum class Transport { kStream, kUnary };
   static constexpr std::chrono::seconds kPatience{1};  // with a controller that does not answer
   static constexpr std::chrono::seconds kPause{2};     // until it is tried again
-  static constexpr std::uint64_t kRemembered = 1024;   // iterations; arrivals of those further back are ignored
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
-  DbwJob(const std::string& target, std::string name, std::uint32_t workers, Transport transport)
-      : name_(std::move(name)), workers_(workers), transport_(transport), k_(workers) {
+  DbwJob(const std::string& target, const std::string& name, std::uint32_t workers, Transport transport)
+      : name_(name), transport_(transport), conversation_(name, Spec(), Workers(workers)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
     // With TLS: grpc::SslCredentials.
     stub_ = dbw::v1::ControllerService::NewStub(
         grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
-    const grpc::Status status = Attach(std::chrono::system_clock::now() + kPatience);
-    Note(status);
-    SetFallback(status);
+    BeginIteration(nullptr);
   }
 
   // How many gradients to wait for in this iteration, and whether that is not a decision of the controller.
-  std::uint32_t k() const { return k_; }
-  bool on_fallback() const { return on_fallback_; }
+  std::uint32_t k() const { return conversation_.k(); }
+  bool on_fallback() const { return !conversation_.decision(); }
 
-  // A gradient of this or an earlier iteration's parameters is in, `seconds` after those were published.
-  void Arrived(std::uint64_t iteration, std::uint32_t worker, double seconds) {
-    const auto known = std::find_if(arrivals_.begin(), arrivals_.end(),
-                                    [=](const auto& batch) { return batch.iteration() == iteration; });
-    dbw::v1::Arrivals& batch = known == arrivals_.end() ? *arrivals_.Add() : *known;
-    if (batch.seconds().empty()) {
-      batch.set_iteration(iteration);
-      batch.set_preceding(arrived_[iteration]);
-    }
-    batch.add_seconds(seconds);
-    batch.add_workers(worker);
-    ++arrived_[iteration];
-    if (transport_ == Transport::kUnary && iteration < iteration_) Report();
+  // When to end the iteration with fewer, in seconds since its parameters were published, if the controller says so.
+  std::optional<double> deadline_seconds() const {
+    const auto& decision = conversation_.decision();
+    if (!decision || !decision->has_deadline_seconds()) return std::nullopt;
+    return decision->deadline_seconds();
   }
 
-  // The iteration has ended: says so, and takes the k of the next, if it comes in time.
+  // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
+  void Arrived(std::uint64_t iteration, std::uint32_t worker, double seconds) {
+    conversation_.Arrived(iteration, worker, seconds);
+  }
+
+  // Workers came or went.
+  void SetWorkers(dbw::v1::Membership workers) { conversation_.SetWorkers(std::move(workers)); }
+
+  // The iteration has ended: reports it, and takes the k of the next, if it comes in time.
   void EndIteration(dbw::v1::IterationSummary summary) {
-    summary.set_fallback(on_fallback_);
-    if (previous_k_) summary.set_previous_k(*previous_k_);  // the controller may have missed it
-    const Deadline deadline = std::chrono::system_clock::now() + kPatience;
-    grpc::Status status = Ask(summary, deadline);
-    // It was restarted and does not know the session: attach again, and repeat. Nothing counts twice.
-    if (status.error_code() == grpc::StatusCode::NOT_FOUND) status = Ask(summary, deadline);
-    SetFallback(status);
-    arrivals_.Clear();
-    previous_k_ = summary.k();
-    iteration_ = summary.iteration() + 1;
-    if (summary.iteration() >= kRemembered) arrived_.erase(summary.iteration() - kRemembered);
+    BeginIteration(conversation_.EndIteration(std::move(summary)));
   }
 
   // Training is over: the controller may forget the job.
   void Delete() {
-    if (replaced_) return;
+    if (conversation_.link() == DbwConversation::Link::kReplaced) return;  // it is the job of another process
     stream_.reset();
     dbw::v1::DeleteJobRequest request;
     request.set_job(name_);
@@ -156,100 +142,77 @@ class DbwJob {
   }
 
  private:
-  grpc::Status Attach(Deadline deadline) {
-    dbw::v1::CreateJobRequest request;
-    request.set_job(name_);
-    request.mutable_spec()->mutable_policy()->mutable_dbw();
-    request.mutable_spec()->set_sync_mode(dbw::v1::SYNC_MODE_PUSH_WAIT);
-    request.mutable_membership()->set_live_workers(workers_);
-    for (std::uint32_t worker = 0; worker < workers_; ++worker) request.mutable_membership()->add_workers(worker);
-    const bool begins = session_.empty();
-    if (begins) request.set_iteration(iteration_);  // later the job shall stay where it is
+  static dbw::v1::JobSpec Spec() {
+    dbw::v1::JobSpec spec;
+    spec.mutable_policy()->mutable_dbw();
+    spec.set_sync_mode(dbw::v1::SYNC_MODE_PUSH_WAIT);
+    return spec;
+  }
+
+  static dbw::v1::Membership Workers(std::uint32_t count) {
+    dbw::v1::Membership workers;
+    workers.set_live_workers(count);
+    for (std::uint32_t worker = 0; worker < count; ++worker) workers.add_workers(worker);
+    return workers;
+  }
+
+  // Attaches where that is needed, sends the request, and takes in the answer; then begins the next iteration. If the
+  // connection has ended, or the controller was restarted, it tries once more.
+  void BeginIteration(const dbw::v1::CoordinateRequest* request) {
+    const Deadline now = std::chrono::system_clock::now(), deadline = now + kPatience;
+    bool due = conversation_.link() == DbwConversation::Link::kDown && now >= next_attempt_;
+    for (int attempt = 0; attempt < 2 && (due || conversation_.AwaitsDecision()); ++attempt) {
+      due = false;
+      grpc::Status status = request ? grpc::Status::OK : Attach(deadline, &request);
+      if (status.ok() && request) status = Ask(*request, deadline);
+      if (status.ok()) break;
+      conversation_.Failed(status.error_code(), status.error_message());
+      request = nullptr;
+      next_attempt_ = std::chrono::system_clock::now() + kPause;
+    }
+    conversation_.BeginIteration();
+    if (on_fallback() && !was_on_fallback_) {
+      std::cerr << "on fallback, k = " << k() << ": " << conversation_.problem() << "\n";
+    } else if (was_on_fallback_ && !on_fallback()) {
+      std::cerr << "decisions of the controller again, k = " << k() << "\n";
+    }
+    was_on_fallback_ = on_fallback();
+  }
+
+  grpc::Status Attach(Deadline deadline, const dbw::v1::CoordinateRequest** repeated) {
     dbw::v1::CreateJobResponse response;
     grpc::ClientContext context;
     context.set_deadline(deadline);
-    const grpc::Status status = stub_->CreateJob(&context, request, &response);
+    const grpc::Status status = stub_->CreateJob(&context, conversation_.CreateRequest(), &response);
     if (!status.ok()) return status;
-    if (begins) Take(response.job().decision());
-    session_ = response.session();
-    stream_ = std::make_unique<DecisionStream>(*stub_);
+    *repeated = conversation_.Created(response);
+    if (transport_ == Transport::kStream) stream_ = std::make_unique<DecisionStream>(*stub_);
     return status;
   }
 
-  // Sends what has happened, and takes the decision for the next iteration.
-  grpc::Status Ask(const dbw::v1::IterationSummary& summary, Deadline deadline) {
-    if (replaced_ || std::chrono::system_clock::now() < next_attempt_) return problem_;
-    grpc::Status status = attached_ ? grpc::Status::OK : Attach(deadline);
+  grpc::Status Ask(const dbw::v1::CoordinateRequest& request, Deadline deadline) {
+    grpc::Status status;
     dbw::v1::Decision decision;
-    if (status.ok() && transport_ == Transport::kStream) {
-      auto request = WithArrivals<dbw::v1::CoordinateRequest>();
-      *request.mutable_summary() = summary;
+    if (transport_ == Transport::kStream) {
       status = stream_->Ask(request, deadline, &decision);
-    } else if (status.ok()) {
-      auto request = WithArrivals<dbw::v1::EndIterationRequest>();
-      *request.mutable_summary() = summary;
+    } else {
+      dbw::v1::EndIterationRequest same;  // on the wire
+      same.ParseFromString(request.SerializeAsString());
       dbw::v1::EndIterationResponse response;
       grpc::ClientContext context;
       context.set_deadline(deadline);
-      status = stub_->EndIteration(&context, request, &response);
+      status = stub_->EndIteration(&context, same, &response);
       decision = response.decision();
     }
-    Note(status);
-    if (status.ok()) Take(decision);
+    if (status.ok()) conversation_.Decided(decision);
     return status;
   }
 
-  void Take(const dbw::v1::Decision& decision) { k_ = std::clamp(decision.k(), 1u, workers_); }
-
-  // Late arrivals, as they come. If that fails, they go with the next summary.
-  void Report() {
-    if (!attached_) return;
-    dbw::v1::ReportResponse response;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
-    Note(stub_->Report(&context, WithArrivals<dbw::v1::ReportRequest>(), &response));
-    if (attached_) arrivals_.Clear();
-  }
-
-  template <typename Request>
-  Request WithArrivals() const {
-    Request request;
-    request.set_job(name_);
-    request.set_session(session_);
-    *request.mutable_arrivals() = arrivals_;
-    return request;
-  }
-
-  // How a call ended, and so whether and when there is another. A restarted controller can be attached to at once.
-  void Note(const grpc::Status& status) {
-    attached_ = status.ok();
-    if (status.error_code() == grpc::StatusCode::ABORTED) replaced_ = true;
-    if (!status.ok() && status.error_code() != grpc::StatusCode::NOT_FOUND) {
-      problem_ = status;
-      next_attempt_ = std::chrono::system_clock::now() + kPause;
-    }
-  }
-
-  void SetFallback(const grpc::Status& status) {
-    if (!status.ok() && !on_fallback_) std::cerr << "on fallback, k = " << k_ << ": " << status.error_message() << "\n";
-    if (status.ok() && on_fallback_) std::cerr << "decisions of the controller again, k = " << k_ << "\n";
-    on_fallback_ = !status.ok();
-  }
-
   const std::string name_;
-  const std::uint32_t workers_;
   const Transport transport_;
   std::unique_ptr<dbw::v1::ControllerService::Stub> stub_;
   std::unique_ptr<DecisionStream> stream_;
-  std::string session_;
-  bool attached_ = false;
-  bool replaced_ = false;  // by another process that has created the same job
-  bool on_fallback_ = false;
-  Deadline next_attempt_;  // because of
-  grpc::Status problem_;
-  std::uint32_t k_;
-  std::uint64_t iteration_ = 0;
-  std::optional<std::uint32_t> previous_k_;
-  google::protobuf::RepeatedPtrField<dbw::v1::Arrivals> arrivals_;  // that the controller does not know of
-  std::unordered_map<std::uint64_t, std::uint32_t> arrived_;        // how many, in each of the last iterations
+  DbwConversation conversation_;
+  Deadline next_attempt_;  // to attach
+  bool was_on_fallback_ = false;
 };

@@ -1,7 +1,7 @@
 // A synchronous parameter server in C++ that asks a DBW controller, every iteration, how many gradients to wait for.
 //
 // Eight threads compute gradients of a logistic regression, a quarter of them five times slower than the others.
-// dbw_job.h has the conversation with the controller; `Train` below is where a parameter server uses it.
+// dbw_job.h talks to the controller, as dbw_conversation.h says; `Train` below is where a parameter server uses it.
 //
 // Debian has what it needs in libgrpc++-dev, libprotobuf-dev, protobuf-compiler-grpc, cmake, g++ and pkg-config.
 //
@@ -62,6 +62,9 @@ struct Gradient {
 };
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+Clock::duration ClockSeconds(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
 
 std::vector<Example> MakeExamples() {
   std::mt19937_64 random(0);
@@ -108,9 +111,15 @@ class Exchange {
     changed_.notify_all();
   }
 
-  Gradient Take() {
+  // The next gradient; nothing if none arrives until the deadline, where there is one.
+  std::optional<Gradient> Take(std::optional<Clock::time_point> deadline) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !gradients_.empty(); });
+    const auto arrived = [&] { return !gradients_.empty(); };
+    if (!deadline) {
+      changed_.wait(lock, arrived);
+    } else if (!changed_.wait_until(lock, *deadline, arrived)) {
+      return std::nullopt;
+    }
     Gradient gradient = std::move(gradients_.front());
     gradients_.pop_front();
     return gradient;
@@ -157,22 +166,27 @@ void Train(DbwJob* job, Exchange* exchange, std::uint64_t iterations) {
     Vector sum(kFeatures);
     double squares = 0, losses = 0;
     while (summary.k() < job->k()) {
-      const Gradient gradient = exchange->Take();
-      job->Arrived(gradient.iteration, gradient.worker, gradient.arrived);
-      if (gradient.iteration < iteration) {  // late: it tells how long it took, and is of no other use
+      const auto limit = summary.k() > 0 ? job->deadline_seconds() : std::nullopt;  // the first is always waited for
+      const auto gradient = exchange->Take(limit ? std::optional(published + ClockSeconds(*limit)) : std::nullopt);
+      if (!gradient) {
+        summary.set_end_cause(dbw::v1::END_CAUSE_DEADLINE);
+        summary.set_duration_seconds(Seconds(Clock::now() - published));
+        break;
+      }
+      job->Arrived(gradient->iteration, gradient->worker, gradient->arrived);
+      if (gradient->iteration < iteration) {  // late: it tells how long it took, and is of no other use
         ++late;
         continue;
       }
-      for (int j = 0; j < kFeatures; ++j) sum[j] += gradient.values[j];
-      squares += Dot(gradient.values, gradient.values);
-      losses += gradient.loss;
+      for (int j = 0; j < kFeatures; ++j) sum[j] += gradient->values[j];
+      squares += Dot(gradient->values, gradient->values);
+      losses += gradient->loss;
       summary.set_k(summary.k() + 1);
-      summary.set_duration_seconds(gradient.arrived);
+      summary.set_duration_seconds(gradient->arrived);
     }
     const double k = summary.k();
     for (int j = 0; j < kFeatures; ++j) parameters[j] -= kLearningRate * sum[j] / k;
 
-    summary.set_iteration(iteration);
     summary.set_published_seconds(Seconds(published - begin));
     summary.set_loss(losses / k);
     summary.set_learning_rate(kLearningRate);

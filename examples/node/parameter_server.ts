@@ -2,12 +2,12 @@
 // for.
 //
 // Eight workers compute gradients of a logistic regression, a quarter of them five times slower than the others.
-// dbw_job.ts has the conversation with the controller; `train` below is where a parameter server uses it.
+// dbw_job.ts talks to the controller, as dbw_conversation.ts says; `train` below is where a parameter server uses it.
 //
 //   $ dbw controller
 //   $ npm ci && npm run build
 //   $ npm start -- --controller 127.0.0.1:50051 --job node --workers 8 --iterations 60 --transport stream
-import { EventEmitter, on, once } from "node:events";
+import { EventEmitter, once } from "node:events";
 import { performance } from "node:perf_hooks";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
@@ -39,10 +39,27 @@ interface Published {
 // Where the parameter server publishes parameters, and workers leave gradients.
 class Exchange extends EventEmitter {
   newest?: Published;
+  private readonly gradients: Gradient[] = [];
 
   publish(published: Published): void {
     this.newest = published;
     this.emit("published");
+  }
+
+  push(gradient: Gradient): void {
+    this.gradients.push(gradient);
+    this.emit("gradient");
+  }
+
+  // The next gradient; nothing if none arrives in this many seconds, where they are limited.
+  async take(limit?: number): Promise<Gradient | undefined> {
+    if (!this.gradients.length) {
+      const timeout = new AbortController();
+      const timer = limit === undefined ? undefined : setTimeout(() => timeout.abort(), 1000 * limit);
+      await once(this, "gradient", { signal: timeout.signal }).catch(() => undefined);
+      clearTimeout(timer);
+    }
+    return this.gradients.shift();
   }
 }
 
@@ -83,12 +100,11 @@ async function work(worker: number, slow: boolean, examples: Example[], exchange
       loss -= Math.log(label ? probability : 1 - probability) / BATCH;
     }
     await sleep((slow ? 5 : 1) * (10 - 5 * Math.log(1 - random())));
-    exchange.emit("gradient", { worker, iteration, values, loss, arrived: seconds() - time } satisfies Gradient);
+    exchange.push({ worker, iteration, values, loss, arrived: seconds() - time });
   }
 }
 
 async function train(job: DbwJob, exchange: Exchange, iterations: number): Promise<void> {
-  const gradients = on(exchange, "gradient");
   const begin = seconds();
   let parameters: Vector = Array(FEATURES).fill(0);
   let [late, fallbacks] = [0, 0];
@@ -97,9 +113,16 @@ async function train(job: DbwJob, exchange: Exchange, iterations: number): Promi
     exchange.publish({ iteration, time, parameters });
     const averaged: Gradient[] = [];
     let durationSeconds = 0;
+    let endCause: "END_CAUSE_K_REACHED" | "END_CAUSE_DEADLINE" = "END_CAUSE_K_REACHED";
     while (averaged.length < job.k) {
-      const gradient: Gradient = (await gradients.next()).value[0];
-      await job.arrived(gradient.iteration, gradient.worker, gradient.arrived);
+      const limit = averaged.length > 0 ? job.deadlineSeconds : undefined; // the first is always waited for
+      const gradient = await exchange.take(limit === undefined ? undefined : time + limit - seconds());
+      if (!gradient) {
+        endCause = "END_CAUSE_DEADLINE";
+        durationSeconds = seconds() - time;
+        break;
+      }
+      job.arrived(gradient.iteration, gradient.worker, gradient.arrived);
       if (gradient.iteration === iteration) {
         averaged.push(gradient);
         durationSeconds = gradient.arrived;
@@ -118,9 +141,9 @@ async function train(job: DbwJob, exchange: Exchange, iterations: number): Promi
     }
     if (job.onFallback) fallbacks++;
     await job.endIteration({
-      iteration,
       k,
       durationSeconds,
+      endCause,
       publishedSeconds: time - begin,
       loss,
       learningRate: LEARNING_RATE,

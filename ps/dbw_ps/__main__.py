@@ -2,6 +2,6 @@
 
 import sys
 
-from dbw_ps.app import main
+from dbw_runtime.cli import main
 
-sys.exit(main())
+sys.exit(main(["ps", *sys.argv[1:]]))

@@ -5,9 +5,9 @@ from typing import Unpack
 
 from dbw.v1.controller_pb2 import CreateJobResponse, ExportJobStateResponse
 from dbw.v1.job_pb2 import Job as JobMessage
-from dbw_controller.client.conversation import Conversation, Summary, log
+from dbw_controller.client.conversation import Conversation, Summary
 from dbw_controller.client.settings import join_state, whole_state
-from dbw_controller.client.training import Training
+from dbw_controller.client.training import Training, log
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import JobError
 from dbw_controller.core.job import Job, warm_up
@@ -20,9 +20,9 @@ from dbw_runtime.failure import describe
 class EmbeddedTrainingJob(Training):
     """A job that this process decides for itself; `AsyncTrainingJob` is its twin over the network."""
 
-    def __init__(self, talk: Conversation) -> None:
-        super().__init__(talk)
-        request = talk.create_request()
+    def __init__(self, conversation: Conversation) -> None:
+        super().__init__(conversation)
+        request = conversation.create_request()
         spec = messages.spec_from(request.spec, create_policy(DEFAULT))
         self.job = Job(spec, messages.membership_from(request.membership), request.iteration)
 
@@ -30,18 +30,18 @@ class EmbeddedTrainingJob(Training):
         """Get ready to decide."""
         await asyncio.to_thread(warm_up, built_in_policies())
         decision = messages.decision_message(self.job.decision(), include_estimates=False)
-        self._talk.created(CreateJobResponse(job=JobMessage(decision=decision)))
-        self._talk.settle()
+        self._conversation.created(CreateJobResponse(job=JobMessage(decision=decision)))
+        self._conversation.begin_iteration()
 
     async def end_iteration(self, **summary: Unpack[Summary]) -> int:
-        """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
-        request = self._talk.end_iteration(self._talk.summary(**summary))
+        """The iteration has ended; returns k of the next. `Summary` lists what it takes."""
+        request = self._conversation.end_iteration(self._conversation.summary(**summary))
         assert request is not None, "no earlier one waits for its answer"
         decision = self.job.report(messages.report_from(request))
         assert decision is not None, "the request has a summary"
         asyncio.get_running_loop().call_soon(self.job.catch_up)  # while workers compute
-        self._talk.decided(messages.decision_message(decision, include_estimates=False))
-        return self._talk.settle()
+        self._conversation.decided(messages.decision_message(decision, include_estimates=False))
+        return self._conversation.begin_iteration()
 
     async def export_state(self) -> bytes | None:
         """All that the job has learnt, for a checkpoint."""
@@ -56,7 +56,7 @@ class EmbeddedTrainingJob(Training):
         except (JobError, OSError) as error:
             log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False
-        self._talk.imported(messages.decision_message(decision, include_estimates=False))
+        self._conversation.imported(messages.decision_message(decision, include_estimates=False))
         return True
 
     async def close(self, delete: bool = False) -> None:

@@ -21,7 +21,7 @@ OPTIONS = [
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a server is, and how to talk to it. Certificates are read when it is opened, the token for every call."""
+    """Where a server is, and how to connect to it. Certificates are read by `open`, the token for every call."""
 
     target: str  # HOST:PORT
     tls: bool = False  # with the system's authorities, unless `tls_ca` says otherwise
@@ -51,7 +51,7 @@ class Connection:
         return grpc.aio.secure_channel(self.target, credentials, OPTIONS)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What goes with every call."""
+        """The metadata of a call."""
         if self.token_file is None:
             return ()
         token = Path(self.token_file).read_bytes().decode("ascii", "replace").strip()
@@ -69,7 +69,7 @@ class Connection:
 
 @dataclass(frozen=True)
 class ConnectionOptions(Options):
-    """How a program can be told to talk to a server."""
+    """Options for a connection to a server."""
 
     tls: bool = option(False, "use TLS, with the system's certificate authorities")
     tls_ca: Path | None = option(None, "use TLS, with these certificate authorities (PEM)")

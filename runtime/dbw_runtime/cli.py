@@ -1,19 +1,13 @@
-"""The `dbw` command. Each subcommand is imported when it is used: not every machine has what all of them need."""
+"""The `dbw` command."""
 
+import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from typing import NamedTuple
 
+from dbw_runtime import compiled_kernels
+from dbw_runtime.commands import Command, dispatch
 
-class Command(NamedTuple):
-    """Where a subcommand is, what it does, and the extra that has its dependencies."""
-
-    place: str
-    summary: str
-    extra: str
-
-
+DESCRIPTION = "Dynamic backup workers: tells a parameter server how many gradients to wait for."
 COMMANDS = {
     "controller": Command("dbw_controller.server.app:main", "serve a controller", "controller"),
     "ps": Command("dbw_ps.app:main", "serve a parameter server", "ps"),
@@ -31,38 +25,15 @@ COMMANDS = {
     ),
     "health": Command("dbw_runtime.health_command:main", "ask a server whether it is ready", "controller"),
 }
-USAGE = "\n".join(
-    [
-        "usage: dbw COMMAND …",
-        "",
-        "Dynamic backup workers: tells a parameter server how many gradients to wait for.",
-        "",
-        *(f"  {name:<12}{command.summary}" for name, command in COMMANDS.items()),
-        "",
-        "dbw COMMAND --help explains a command.",
-    ]
-)
+WITH_KERNELS = ("controller", "ps", "demo", "experiment")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns the exit code."""
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
-    if name not in COMMANDS:
-        print(f"dbw: there is no command {name!r}\n\n{USAGE}", file=sys.stderr)
-        return 2
-    module, function = COMMANDS[name].place.split(":")
-    try:
-        run = getattr(import_module(module), function)
-        return int(run(rest))
-    except ModuleNotFoundError as error:
-        extra = COMMANDS[name].extra
-        print(f"dbw {name} needs the package {error.name}: pip install 'dbw[{extra}]'", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in WITH_KERNELS:
+        compiled_kernels.prepare(os.environ)
+    return dispatch("dbw", DESCRIPTION, COMMANDS, given)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class WrongValueError(UsageError):
         self.option, self.value, self.expected = option, value, expected
 
     def __reduce__(self) -> tuple[type["WrongValueError"], tuple[str, object, str]]:
-        """Another process is told by what it is made of, not by its text."""
+        """Pickle the arguments of the constructor, not the text."""
         return type(self), (self.option, self.value, self.expected)
 
 
@@ -42,12 +42,12 @@ def option(default: Any, help: str) -> Any:  # noqa: A002, ANN401 (as argparse a
 
 @dataclass(frozen=True)
 class Options:
-    """What all programs have in common."""
+    """The options that all programs have."""
 
     config: Path | None = option(None, "a TOML file with options, in a table named after the program")
 
     def require_between(self, name: str, least: float, most: float) -> None:
-        """Refuse a number that makes no sense."""
+        """Refuse a number outside of its range."""
         if not least <= getattr(self, name) <= most:
             raise WrongValueError(name, getattr(self, name), f"between {least} and {most}")
 
@@ -67,7 +67,7 @@ def run_program(
 ) -> int:
     """Run `dbw PROGRAM` with its options; returns the exit code.
 
-    What is expected to fail, `failures` and OSError, is told in a line, without a traceback.
+    Errors that are expected, `failures` and OSError, are reported in one line without a traceback.
     """
     parser = argparse.ArgumentParser(
         prog=f"dbw {program}", usage="%(prog)s [OPTIONS]", description=description, allow_abbrev=False
@@ -160,7 +160,7 @@ def _table(path: Path, program: str, kind: type[Options]) -> dict[str, object]:
     table: dict[str, object] = content.get(program, {})
     known = [item.name for item in own_first(kind) if item.name != "config"]
     if unknown := sorted(set(table) - set(known)):
-        raise UsageError(f"{', '.join(unknown)} in {path} is no option; [{program}] may have {', '.join(known)}")
+        raise UsageError(f"unknown option {', '.join(unknown)} in {path}; [{program}] may have {', '.join(known)}")
     return table
 
 

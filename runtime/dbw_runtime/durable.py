@@ -7,7 +7,7 @@ content or the new one under that name.
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
@@ -72,21 +72,18 @@ def lock_folder(folder: Path, program: str) -> IO[bytes]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("ab")
-    except OSError as error:
-        raise unusable(folder, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        attempt = folder / f"lock{TEMPORARY}"  # notices a folder that is read-only now, not when there is much to lose
-        attempt.touch()
-        attempt.unlink()
+        with ExitStack() as on_failure:
+            lock = on_failure.enter_context((folder / "lock").open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            attempt = folder / f"lock{TEMPORARY}"  # notices now if the folder is read-only, not at the first write
+            attempt.touch()
+            attempt.unlink()
+            on_failure.pop_all()
+            return lock
     except BlockingIOError:
-        lock.close()
         raise FolderError(f"another {program} uses {folder}; give each one a folder of its own") from None
     except OSError as error:
-        lock.close()
         raise unusable(folder, error) from error
-    return lock
 
 
 def unusable(folder: Path, error: OSError) -> FolderError:

@@ -26,7 +26,7 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _on_one_line(text: str) -> str:
-    """What a caller sent must neither begin a line of its own nor control the terminal."""
+    """Escape what a caller sent, so that it neither begins another line nor controls the terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
@@ -62,14 +62,14 @@ class JsonFormatter(logging.Formatter):
 
 @dataclass(frozen=True)
 class LogOptions(Options):
-    """What a program that logs can be told."""
+    """Options of a program that logs."""
 
     log_format: LogFormat = option("text", "how to log to standard error")
     log_level: LogLevel = option("info", "how much to log")
 
 
 def begin_log(program: str, options: LogOptions) -> None:
-    """Write all logs of this process to standard error, first what the program was told."""
+    """Write all logs of this process to standard error, beginning with the program's options."""
     as_json = options.log_format == "json"
     handler = logging.StreamHandler(_take_over_stderr() if as_json else sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else TextFormatter())

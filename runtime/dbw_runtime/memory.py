@@ -1,4 +1,4 @@
-"""How a process keeps its memory."""
+"""Settings of the memory allocator."""
 
 import ctypes
 import platform
@@ -9,11 +9,11 @@ _LARGEST, _PAD, _ARENAS = 2**30, 2**24, 2
 
 
 def keep_large_buffers() -> bool:
-    """Let the allocator keep and reuse buffers of megabytes; returns whether it can be told.
+    """Let the allocator keep and reuse buffers of megabytes; returns whether it has such a setting.
 
-    By default glibc asks the operating system for each of them and gives it back, so that every page is cleared and
-    mapped again for every message; and what a thread has freed, others do not get. Where malloc is not glibc's, nothing
-    is done.
+    By default glibc asks the operating system for each of them and returns it afterwards, so that every page is cleared
+    and mapped again for every message; and what one thread has freed, others cannot use. Where malloc is not glibc's,
+    nothing is done.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

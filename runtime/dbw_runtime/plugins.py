@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Plugin:
-    """What an option names. `names` are short ones for places that we have ourselves."""
+    """The function or class that an option names. `names` are short names for places in our own packages."""
 
     def __init__(self, option: str, place: str, what: str, names: dict[str, str] | None = None) -> None:
         self.option, self.place = option, place

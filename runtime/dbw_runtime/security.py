@@ -25,7 +25,7 @@ def is_local(address: str) -> bool:
 
 
 def require_protection(address: str, encrypted: bool, insecure: bool) -> None:
-    """Refuse to serve other machines in the clear unless that was asked for."""
+    """Refuse to serve other machines without encryption, unless `insecure` allows it."""
     if not (is_local(address) or encrypted or insecure):
         raise UsageError(
             f"other machines can reach {address}: give --tls-cert and --tls-key, or --insecure if the network is safe"
@@ -109,7 +109,7 @@ def _digest(token: str) -> bytes:
 
 
 class Authenticator:
-    """Finds out who calls: by token where there are tokens, else by certificate, else nobody in particular."""
+    """Finds the identity of a caller: by token where there are tokens, else by certificate, else it is empty."""
 
     def __init__(self, tokens: Tokens | None, certificates: bool) -> None:
         self._tokens, self._certificates = tokens, certificates

@@ -31,8 +31,8 @@ LOG = [  # two workers, k = 1; worker 1 comes late at 2.5 s, and is done with it
 ]
 
 
-def experiment(*arguments: str) -> Done:
-    return dbw("experiment", *arguments).run(6 * PATIENCE)
+def experiment(*arguments: str, folder: Path | None = None) -> Done:
+    return dbw("experiment", *arguments).run(6 * PATIENCE, folder)
 
 
 def records(path: Path) -> list[Record]:
@@ -185,18 +185,34 @@ policy = "sync"
 rule = "any"
 rate = 0.2
 """
+POLICY = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dbw_controller.core.policies import Choice, Observation
+from dbw_controller.core.reasons import Input, Reason
 
 
-def test_a_scenario_of_ones_own_is_run_by_its_file_and_again_if_its_trace_changes(tmp_path: Path) -> None:
-    scenario, trace = tmp_path / "mine.toml", tmp_path / "mine.csv"
-    scenario.write_text(MINE)
-    for seconds in (1.5, 2.5):
-        trace.write_text(f"step,worker,seconds\n0,0,{seconds}\n0,1,0.5\n")
-        done = experiment("run", str(scenario), "--jobs", "1", "--output", str(tmp_path / "results"))
+@dataclass(frozen=True)
+class Always:
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, seen: Observation) -> Choice:
+        return Choice(K, Reason.CUSTOM, "always K")
+"""
+
+
+def test_a_scenario_with_a_policy_of_ones_own_is_run_again_if_its_trace_or_its_policy_changes(tmp_path: Path) -> None:
+    """Worker 0 is the slower one, so that an iteration takes its time with k = 2, and that of worker 1 with k = 1."""
+    (tmp_path / "mine.toml").write_text(MINE.replace('"sync"', '"mine.py:Always"'))
+    for before, (k, seconds) in enumerate([(2, 1.5), (2, 2.5), (1, 2.5)]):
+        (tmp_path / "mine.py").write_text(POLICY.replace("K", str(k)))
+        (tmp_path / "mine.csv").write_text(f"step,worker,seconds\n0,0,{seconds}\n0,1,0.5\n")
+        done = experiment("run", "mine.toml", "--jobs", "1", "--output", "results", folder=tmp_path)
         assert done.returncode == 0, done.stderr
         record, *earlier = records(tmp_path / "results" / "mine" / "runs.jsonl")
-        assert record.outcome.reached == seconds * record.outcome.iterations  # the slower one's
-        assert len(earlier) == (seconds > 1.5)
+        assert record.outcome.reached == (seconds if k == 2 else 0.5) * record.outcome.iterations
+        assert len(earlier) == before
     assert_drawn(tmp_path / "results" / "mine")
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from dbw.v1.controller_pb2 import CoordinateResponse, CreateJobRequest, ReportRequest
-from dbw.v1.iteration_pb2 import Membership
+from dbw.v1.iteration_pb2 import END_CAUSE_DEADLINE, Membership
+from tests.conversations.script import SCRIPTS
 from tests.examples.claims import assert_integrated
 from tests.examples.python import EXAMPLES
 from tests.examples.recorder import recorded
@@ -37,7 +38,12 @@ class Program:
     """An example that was built."""
 
     command: list[str]
+    scripts: list[str]  # the command that runs scripts of conversations
     folder: Path
+
+    def play(self, *scripts: Path) -> "subprocess.CompletedProcess[str]":
+        """Run scripts of conversations."""
+        return subprocess.run([*self.scripts, *map(str, scripts)], cwd=self.folder, capture_output=True, text=True)
 
     def run(self, *options: str) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
@@ -62,14 +68,14 @@ def build_cpp() -> Program:
     folder = EXAMPLES / "cpp"
     subprocess.run(["cmake", "-S", folder, "-B", folder / "build"], check=True)
     subprocess.run(["cmake", "--build", folder / "build", "--parallel", "2"], check=True)
-    return Program([str(folder / "build/parameter_server")], folder)
+    return Program([str(folder / "build/parameter_server")], [str(folder / "build/conversation_test")], folder)
 
 
 def build_node() -> Program:
     folder = EXAMPLES / "node"
     install(folder)
     subprocess.run(["npm", "run", "build"], cwd=folder, check=True)
-    return Program(["node", "build/parameter_server.js"], folder)
+    return Program(["node", "build/parameter_server.js"], ["node", "build/conversation_test.js"], folder)
 
 
 LANGUAGES = [pytest.param(build_cpp, marks=needs_cpp, id="cpp"), pytest.param(build_node, marks=needs_node, id="node")]
@@ -91,6 +97,22 @@ def wait_for_line(process: "subprocess.Popen[str]", begin: str) -> None:
     raise AssertionError(f"no line {begin!r} in {read}")
 
 
+def test_it_converses_as_the_scripts_say(program: Program) -> None:
+    done = program.play(*SCRIPTS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{len(SCRIPTS)} scripts, 0 of them failed\n"
+
+
+@pytest.mark.parametrize("name", ["a_training", "a_lost_request_is_repeated"])
+def test_it_notices_that_it_does_not_converse_as_a_script_says(program: Program, name: str, tmp_path: Path) -> None:
+    (script,) = (path for path in SCRIPTS if path.stem == name)
+    changed = tmp_path / script.name
+    changed.write_text(script.read_text().replace("previous_k=", "previous="))
+    done = program.play(changed)
+    assert done.returncode == 1
+    assert "---- but was" in done.stderr
+
+
 @by_both_transports
 def test_it_trains_as_decided(program: Program, transport: str) -> None:
     with controller() as server, recorded(server.target) as seen:
@@ -101,7 +123,7 @@ def test_it_trains_as_decided(program: Program, transport: str) -> None:
     job = seen.job("example")
     assert_integrated(job, WORKERS, ITERATIONS)
     late = {type(report).__name__ for report in job.reports if any(a in job.late for a in report.arrivals)}
-    assert late >= {"CoordinateRequest" if transport == "stream" else "ReportRequest"}
+    assert late == {"CoordinateRequest" if transport == "stream" else "EndIterationRequest"}
 
 
 @by_both_transports
@@ -141,30 +163,32 @@ def test_it_leaves_a_job_that_was_taken_over(program: Program, transport: str) -
 
 
 def test_it_opens_another_stream_where_one_has_ended_without_an_error(program: Program) -> None:
+    answers = []
+
     def end_streams(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
-        return itertools.islice(forward(requests), 10 if rpc == "Coordinate" else None)
+        for data in itertools.islice(forward(requests), 10 if rpc == "Coordinate" else None):
+            answers.append(rpc)
+            yield data
 
     with controller() as server, proxied(server.target, end_streams) as target:
-        # An iteration takes 10 ms at least, and so these are enough for the pause after a failure, which takes 2 s.
-        done = program.run("--controller", target, "--iterations", "250", "--transport", "stream")
+        done = program.run("--controller", target, "--iterations", "30", "--transport", "stream")
     assert done.returncode == 0, done.stderr
-    assert "the controller has ended the stream" in done.stderr
-    assert "decisions of the controller again" in done.stderr
+    assert answers.count("Coordinate") > 10
 
 
-@pytest.mark.parametrize(("decided", "taken"), [(0, 1), (1000, WORKERS)])
-def test_it_waits_for_one_worker_at_least_and_for_all_at_most(program: Program, decided: int, taken: int) -> None:
+def test_it_ends_an_iteration_at_its_deadline(program: Program) -> None:
     def decide(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
         for data in forward(requests):
             response = CoordinateResponse.FromString(data) if rpc == "Coordinate" else None
-            if response is not None:
-                response.decision.k = decided
+            if response is not None:  # a quarter of the workers takes longer than that
+                response.decision.k, response.decision.deadline_seconds = WORKERS, 0.03
             yield data if response is None else response.SerializeToString()
 
-    with controller() as server, proxied(server.target, decide) as target:
-        done = program.run("--controller", target, "--iterations", "10", "--transport", "stream")
+    with controller() as server, proxied(server.target, decide) as target, recorded(target) as seen:
+        done = program.run("--controller", seen.target, "--job", "example", "--iterations", "10")
     assert done.returncode == 0, done.stderr
-    assert f"iteration 9: k = {taken}," in done.stdout
+    ends = [(summary.k < WORKERS, summary.end_cause) for summary in seen.job("example").summaries[1:]]
+    assert ends == [(True, END_CAUSE_DEADLINE)] * 9
 
 
 def test_it_goes_on_without_a_controller(program: Program) -> None:

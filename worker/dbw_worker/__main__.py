@@ -2,6 +2,6 @@
 
 import sys
 
-from dbw_worker.app import main
+from dbw_runtime.cli import main
 
-sys.exit(main())
+sys.exit(main(["worker", *sys.argv[1:]]))

@@ -6,19 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dbw_runtime.commands import Command, dispatch
 from dbw_runtime.configuration import Options, option, parse
 from dbw_worker.datasets import NAMES, SPECS, DataError, MissingDataError, check, default_folder, file_of, read
 from dbw_worker.sources import get
 
-USAGE = f"""usage: dbw data get NAME…
-       dbw data list
-
-Data sets that workers train with: {", ".join(NAMES)}.
-
-  get    put data sets into the folder, unless they are there
-  list   show what there is, and what the folder has
-
-dbw data get --help and dbw data list --help explain their options."""
+DESCRIPTION = f"Data sets that workers train with: {', '.join(NAMES)}."
+COMMANDS = {
+    "get": Command(f"{__name__}:get_sets", "put data sets into the folder, unless they are there", arguments="NAME…"),
+    "list": Command(f"{__name__}:list_sets", "show what there is, and what the folder has"),
+}
 
 
 @dataclass(frozen=True)
@@ -28,19 +25,13 @@ class DataOptions(Options):
     dir: Path | None = option(None, "the folder of data sets; otherwise $XDG_CACHE_HOME/dbw or ~/.cache/dbw")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `get` or `list`; returns the exit code."""
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
-    if name not in ("get", "list"):
-        print(f"dbw data: there is no command {name!r}\n\n{USAGE}", file=sys.stderr)
-        return 2
-    return _get(rest) if name == "get" else _list(rest)
+def main(arguments: Sequence[str]) -> int:
+    """Run `dbw data`; returns the exit code."""
+    return dispatch("dbw data", DESCRIPTION, COMMANDS, arguments)
 
 
-def _get(arguments: Sequence[str]) -> int:
+def get_sets(arguments: Sequence[str]) -> int:
+    """Run `dbw data get`; returns the exit code."""
     description = "Put data sets into the folder. Those that are there are verified, and got again if they are damaged."
     parser = ArgumentParser(prog="dbw data get", description=description, allow_abbrev=False)
     parser.add_argument("names", metavar="NAME", nargs="+", choices=NAMES, help=", ".join(NAMES))
@@ -73,7 +64,8 @@ def _is_there(name: str, folder: Path) -> bool:
     return True
 
 
-def _list(arguments: Sequence[str]) -> int:
+def list_sets(arguments: Sequence[str]) -> int:
+    """Run `dbw data list`; returns the exit code."""
     parser = ArgumentParser(prog="dbw data list", description="Show what data sets there are.", allow_abbrev=False)
     options, _ = parse(parser, DataOptions, "data", arguments)
     folder = (options.dir or default_folder()).absolute()

@@ -2,7 +2,7 @@
 
     with DbwClient("controller:50051").job("resnet", workers=16) as job:
         while training:
-            k = job.k                                     # wait for so many gradients
+            k = job.k                                     # wait for this many gradients
             job.arrived(worker=3, seconds=0.41)           # since the parameters were published
             job.end_iteration(loss=…, learning_rate=…, mean_squared_norm=…, sum_squared_norms=…)
 

@@ -11,9 +11,9 @@ import grpc
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.conversation import Conversation, Link, Summary, log
+from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
-from dbw_controller.client.training import Training
+from dbw_controller.client.training import Training, log
 from dbw_runtime.failure import describe
 
 
@@ -33,15 +33,15 @@ class AsyncTrainingJob(Training):
     Leaving its `async with` block deletes the job, because training is over; an exception keeps it, to be resumed.
     """
 
-    def __init__(self, settings: ClientSettings, talk: Conversation) -> None:
-        super().__init__(talk)
+    def __init__(self, settings: ClientSettings, conversation: Conversation) -> None:
+        super().__init__(conversation)
         self._settings = settings
         self._connection = settings.connection()
         self._changed = asyncio.Event()
         self._closed = False
 
     async def open(self) -> None:
-        """Begin to talk to the controller."""
+        """Connect to the controller, and wait for the first decision."""
         self._channel = self._connection.open_aio()
         self._stub: Any = ControllerServiceStub(self._channel)
         self._outbox: asyncio.Queue[CoordinateRequest | None] = asyncio.Queue()
@@ -49,8 +49,8 @@ class AsyncTrainingJob(Training):
         await self._wait_for_decision()
 
     async def end_iteration(self, **summary: Unpack[Summary]) -> int:
-        """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
-        request = self._talk.end_iteration(self._talk.summary(**summary))
+        """The iteration has ended; returns k of the next. `Summary` lists what it takes."""
+        request = self._conversation.end_iteration(self._conversation.summary(**summary))
         if request is not None:
             self._outbox.put_nowait(request)
         return await self._wait_for_decision()
@@ -58,10 +58,10 @@ class AsyncTrainingJob(Training):
     async def _wait_for_decision(self) -> int:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.deadline):
-                while self._talk.awaits_decision:
+                while self._conversation.awaits_decision:
                     self._changed.clear()
                     await self._changed.wait()
-        return self._talk.settle()
+        return self._begin_iteration()
 
     async def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
         """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
@@ -76,47 +76,47 @@ class AsyncTrainingJob(Training):
     async def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
         try:
-            requests = split_state(state, self.name, self._talk.session)
+            requests = split_state(state, self.name, self._conversation.session)
             metadata = self._connection.metadata()
             response = await self._stub.ImportJobState(requests, timeout=timeout, metadata=metadata)
         except (grpc.RpcError, OSError) as error:
             log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False
-        self._talk.imported(response.job.decision)
+        self._imported(response.job.decision)
         return True
 
     async def _stay_attached(self) -> None:
         waits = delays()
-        while self._talk.link is not Link.OVER:
+        while self._conversation.link is not Link.REPLACED:
             await asyncio.sleep(next(waits))
             try:
                 metadata = self._connection.metadata()
-                request = self._talk.create_request()
+                request = self._conversation.create_request()
                 created = await self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
                 self._outbox = asyncio.Queue()
-                if (repeated := self._talk.created(created)) is not None:
+                if (repeated := self._conversation.created(created)) is not None:
                     self._outbox.put_nowait(repeated)
                 self._changed.set()
                 async for response in self._stub.Coordinate(_requests(self._outbox), metadata=metadata):
                     waits = delays()
-                    self._talk.decided(response.decision)
+                    self._conversation.decided(response.decision)
                     self._changed.set()
                 raise ConnectionError("the controller has ended the stream")
             except Exception as error:  # whatever it is, training goes on
-                self._talk.failed(error)
+                self._failed(error)
                 self._changed.set()
             finally:
                 self._outbox.put_nowait(None)  # ends what sends
 
     async def close(self, delete: bool = False) -> None:
-        """Stop talking to the controller, once and for all; it keeps the job unless told otherwise."""
+        """Disconnect for good; the controller keeps the job unless `delete` is set."""
         if self._closed:
             return
         self._closed = True
         self._link.cancel()
         with suppress(asyncio.CancelledError):
             await self._link
-        if delete and self._talk.link is not Link.OVER:  # then it is the job of another process
+        if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, allow_missing=True)
             try:
                 metadata = self._connection.metadata()

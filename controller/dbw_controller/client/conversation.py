@@ -1,9 +1,9 @@
-"""What a parameter server tells the controller and what it is told, whatever the connection does meanwhile.
+"""A parameter server's side of the protocol with the controller: what to send, and which k to use, whatever fails.
 
-This holds no socket, thread or clock. Drivers (sync.py, aio.py) send what it returns and hand in what they receive.
+This holds no socket, thread, clock or logger. Drivers (sync.py, aio.py) send what it returns and hand in what they
+receive. `tests/conversations/` shows it at work, in scripts that the examples in other languages follow as well.
 """
 
-import logging
 import math
 from collections.abc import Sequence
 from enum import Enum
@@ -21,35 +21,31 @@ from dbw.v1.iteration_pb2 import (
 )
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.contract import NAME, NAME_RULE
-from dbw_runtime.failure import describe, reason_of
 
-log = logging.getLogger("dbw.client")
 Fallback = Literal["last", "all"]
 # The controller ignores arrivals of iterations that are further back.
 REMEMBERED_ITERATIONS = 1024
-# Arrivals to keep while nobody takes them: together they must fit into one message.
-MOST_BATCHES, MOST_ROWS = 256, 50_000
-
-
-# Why a request would be refused again, by our own reasons and by gRPC.
+# Arrivals to keep while there is no controller: together they must fit into one message.
+MAX_BATCHES, MAX_ROWS = 256, 50_000
+# Why a request would be refused again: reasons of error.proto, and gRPC's code for a message that is too large.
 REFUSALS = ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG")
 TOO_LARGE = "RESOURCE_EXHAUSTED"
 
 
 class Link(Enum):
-    """How the connection is."""
+    """The connection to the controller."""
 
     ATTACHING = "attaching"
     ATTACHED = "attached"
-    DOWN = "down"  # the last attempt to attach has failed
-    OVER = "over"  # for good
+    DOWN = "down"  # the last attempt to attach has failed, or took too long
+    REPLACED = "replaced"  # another process has created the same job: there will be no more decisions
 
 
 class Summary(TypedDict, total=False):
-    """What can be told of an iteration that ended; see iteration.proto for each."""
+    """The fields of an iteration's summary that a parameter server sets; see iteration.proto for each."""
 
-    k: int  # how many gradients were averaged; without it, as many as decided
-    duration_seconds: float  # when the wait was over; without it, with the k-th arrival
+    k: int  # how many gradients were averaged; by default the k that was to be waited for
+    duration_seconds: float  # when the wait was over; by default with the k-th arrival
     loss: float | None  # mean over the averaged workers
     learning_rate: float | None
     effective_learning_rate: float | None  # of the plain SGD that moves as far
@@ -81,16 +77,15 @@ class Conversation:
         self.link = Link.ATTACHING
         self.problem: str | None = None
         self.session = ""
-        self._begins = True  # whether the next attachment begins at `iteration`, with idle workers
+        self._reset_job = True  # whether the next CreateJob moves the job to `iteration`
         self._previous_k: int | None = None
-        self._told: Membership | None = None  # what the controller was told last
-        self._arrived: dict[int, list[float]] = {}  # times of each iteration's arrivals so far
-        self._fresh: dict[int, Arrivals] = {}  # not sent yet
+        self._known_membership: Membership | None = None  # which the controller was sent last
+        self._arrival_times: dict[int, list[float]] = {}  # of each iteration so far
+        self._unsent: dict[int, Arrivals] = {}
         self._unacknowledged: list[Arrivals] = []  # sent, but perhaps not received
         self._in_flight: CoordinateRequest | None = None  # the request that has no answer yet
-        self._asked = True  # whether the answer to it, or to the attachment, decides for this iteration
-        self._settled = False  # whether k is in use already
-        self._was_on_fallback = False
+        self._requested = True  # whether its answer, or that to CreateJob, is the decision for this iteration
+        self._begun = False  # whether k is in use already
 
     @property
     def on_fallback(self) -> bool:
@@ -99,45 +94,46 @@ class Conversation:
 
     @property
     def awaits_decision(self) -> bool:
-        """Whether it makes sense to wait: the decision was asked for, and nothing says that it will not come."""
-        return self.decision is None and self._asked and self.link in (Link.ATTACHING, Link.ATTACHED)
+        """Whether to wait for a decision: it was requested, and nothing says that it will not come."""
+        waits = self.decision is None and self._requested and not self._begun
+        return waits and self.link in (Link.ATTACHING, Link.ATTACHED)
 
     def create_request(self) -> CreateJobRequest:
-        """What (re-)attaches to the job."""
-        iteration = self.iteration if self._begins else None
-        self._told = self.membership
+        """What attaches to the job, for the first time or again."""
+        iteration = self.iteration if self._reset_job else None
+        self._known_membership = self.membership
         return CreateJobRequest(job=self.name, spec=self._spec, membership=self.membership, iteration=iteration)
 
     def created(self, response: CreateJobResponse) -> CoordinateRequest | None:
         """Take in a session; returns the request to repeat, if there is one."""
         self.session = response.session
         self.link, self.problem = Link.ATTACHED, None
-        if self._begins:
+        if self._reset_job:
             self._take(response.job.decision)
-        self._begins = False
+        self._reset_job = False
         if self._in_flight is not None:
             self._in_flight.session = self.session
-            self._tell_membership(self._in_flight)
+            self._add_membership(self._in_flight)
         return self._in_flight
 
-    def failed(self, error: Exception) -> None:
-        """Take note that an attempt to attach, or the stream, has failed."""
-        reason, text = reason_of(error), describe(error)
-        self.problem = text
+    def failed(self, problem: str, reason: str | None = None) -> bool:
+        """An attempt to attach, or the stream, has failed; returns whether a request was refused.
+
+        `problem` begins with gRPC's code where there is one; `reason` is a name of error.proto, without prefix.
+        """
+        self.problem = problem
         if reason == "SESSION_REPLACED":
-            self.link = Link.OVER
-            log.error("another process has taken over, there will be no more decisions: %s", text, extra=self._extra())
+            self.link = Link.REPLACED
         elif self.link is Link.ATTACHED:
             self.link = Link.ATTACHING
-            log.info("the connection has ended, attaching again: %s", text, extra=self._extra())
         elif self.link is Link.ATTACHING:
             self.link = Link.DOWN
-            log.warning("cannot attach, trying again: %s", text, extra=self._extra())
-        if self._in_flight is not None and (reason in REFUSALS or text.startswith(TOO_LARGE)):
-            self._forget_arrivals(self._in_flight)
-            self._in_flight, self._asked = None, False
-            self._begins |= reason == "STALE_ITERATION"  # the job is one of an earlier training
-            log.error("a request was refused: %s", text, extra=self._extra())
+        if self._in_flight is None or not (reason in REFUSALS or problem.startswith(TOO_LARGE)):
+            return False
+        self._forget_arrivals(self._in_flight)
+        self._in_flight, self._requested = None, False
+        self._reset_job |= reason == "STALE_ITERATION"  # the job is one of an earlier training
+        return True
 
     def arrived(self, seconds: float, worker: int | None, iteration: int | None) -> None:
         """Take in an arrival, to be sent with the next request."""
@@ -148,11 +144,11 @@ class Conversation:
             raise ValueError(f"iteration is {iteration}; it must be between 0 and the current one, {self.iteration}")
         if worker is not None and not 0 <= worker < 2**32:
             raise ValueError(f"worker is {worker}; it must be the worker's number, between 0 and 2^32 − 1")
-        times = self._arrived.setdefault(iteration, [])
-        known = self._fresh.get(iteration)
+        times = self._arrival_times.setdefault(iteration, [])
+        known = self._unsent.get(iteration)
         if known is not None and bool(known.workers) != (worker is not None):
             raise ValueError("worker must be given for all arrivals of an iteration, or for none")
-        batch = self._fresh.setdefault(iteration, Arrivals(iteration=iteration, preceding=len(times)))
+        batch = self._unsent.setdefault(iteration, Arrivals(iteration=iteration, preceding=len(times)))
         times.append(seconds)
         batch.seconds.append(seconds)
         if worker is not None:
@@ -165,60 +161,56 @@ class Conversation:
 
     def end_iteration(self, summary: IterationSummary) -> CoordinateRequest | None:
         """End the current iteration; returns the request to send, or None while an earlier one has no answer."""
-        arrivals = _newest([*self._unacknowledged, *self._fresh.values()])
-        self._unacknowledged, self._fresh = arrivals, {}
+        arrivals = _newest([*self._unacknowledged, *self._unsent.values()])
+        self._unacknowledged, self._unsent = arrivals, {}
         request = CoordinateRequest(job=self.name, session=self.session, arrivals=arrivals, summary=summary)
-        self._tell_membership(request)
+        self._add_membership(request)
         self.iteration, self._previous_k = self.iteration + 1, summary.k
-        self.decision, self._settled = None, False
-        self._arrived.pop(self.iteration - REMEMBERED_ITERATIONS, None)
-        self._asked = self.link is not Link.ATTACHED or self._in_flight is None
-        if not self._asked:
+        self.decision, self._begun = None, False
+        self._arrival_times.pop(self.iteration - REMEMBERED_ITERATIONS, None)
+        self._requested = self.link is not Link.ATTACHED or self._in_flight is None
+        if not self._requested:
             return None
         self._in_flight = request  # where there is no connection, it is sent as soon as there is one
         return request if self.link is Link.ATTACHED else None
 
-    def summary(self, **told: Unpack[Summary]) -> IterationSummary:
+    def summary(self, **fields: Unpack[Summary]) -> IterationSummary:
         """The current iteration, at its end."""
-        if unknown := told.keys() - Summary.__annotations__.keys():
+        if unknown := fields.keys() - Summary.__annotations__.keys():
             names = ", ".join(Summary.__annotations__)
-            raise TypeError(f"an iteration has no {min(unknown)!r} that could be told; there are {names}")
-        k = told.get("k", self.k)
+            raise TypeError(f"a summary has no field {min(unknown)!r}; there are {names}")
+        k = fields.get("k", self.k)
         if k < 1:
             raise ValueError(f"k is {k}; it must be how many gradients were averaged, at least 1")
-        times = self._arrived.get(self.iteration, [])
-        if "duration_seconds" not in told and not times:
-            raise ValueError(
-                f"duration_seconds is needed where no arrivals of iteration {self.iteration} were reported"
-            )
-        seconds = told.get("duration_seconds", times[min(k, len(times)) - 1] if times else 0.0)
+        times = self._arrival_times.get(self.iteration, [])
+        if "duration_seconds" not in fields and not times:
+            raise ValueError(f"duration_seconds is needed: no arrivals of iteration {self.iteration} were reported")
+        seconds = fields.get("duration_seconds", times[min(k, len(times)) - 1] if times else 0.0)
         if not (math.isfinite(seconds) and seconds >= 0):
-            raise ValueError(
-                f"duration_seconds is {seconds!r}; it must be the time since the parameters were published"
-            )
+            raise ValueError(f"duration_seconds is {seconds!r}; it must be seconds since the parameters were published")
         return IterationSummary(
             iteration=self.iteration,
             k=k,
             duration_seconds=seconds,
-            end_cause=told.get("end_cause", END_CAUSE_K_REACHED),
+            end_cause=fields.get("end_cause", END_CAUSE_K_REACHED),
             fallback=self.on_fallback,
-            published_seconds=told.get("published_seconds"),
+            published_seconds=fields.get("published_seconds"),
             previous_k=self._previous_k,
-            loss=told.get("loss"),
-            learning_rate=told.get("learning_rate"),
-            effective_learning_rate=told.get("effective_learning_rate"),
-            moments=_moments(told),
-            lost_gradients=told.get("lost_gradients", 0),
+            loss=fields.get("loss"),
+            learning_rate=fields.get("learning_rate"),
+            effective_learning_rate=fields.get("effective_learning_rate"),
+            moments=_moments(fields),
+            lost_gradients=fields.get("lost_gradients", 0),
         )
 
     def decided(self, decision: Decision) -> None:
         """Take in an answer, which may come too late to be of use."""
-        asked = self._in_flight
-        if asked is not None and decision.iteration == asked.summary.iteration + 1:
+        request = self._in_flight
+        if request is not None and decision.iteration == request.summary.iteration + 1:
             self._in_flight = None
-            self._forget_arrivals(asked)
-            if asked.HasField("membership"):
-                self._told = asked.membership
+            self._forget_arrivals(request)
+            if request.HasField("membership"):
+                self._known_membership = request.membership
         self._take(decision)
 
     def _forget_arrivals(self, request: CoordinateRequest) -> None:
@@ -226,46 +218,38 @@ class Conversation:
         sent = {(batch.iteration, batch.preceding) for batch in request.arrivals}
         self._unacknowledged = [b for b in self._unacknowledged if (b.iteration, b.preceding) not in sent]
 
-    def _tell_membership(self, request: CoordinateRequest) -> None:
+    def _add_membership(self, request: CoordinateRequest) -> None:
         request.ClearField("membership")
-        if self._told != self.membership:
+        if self._known_membership != self.membership:
             request.membership.CopyFrom(self.membership)
 
     def imported(self, decision: Decision) -> None:
         """Take in the decision that a state was imported for; k may change in the middle of an iteration."""
         if decision.iteration == self.iteration:  # otherwise the next one is waited for
-            self._settled = False
+            self._begun = False
             self._take(decision)
-            self.settle()
+            self.begin_iteration()
 
     def _take(self, decision: Decision) -> None:
-        if decision.iteration == self.iteration and not self._settled:
+        if decision.iteration == self.iteration and not self._begun:
             self.decision, self.problem = decision, None
 
-    def settle(self) -> int:
-        """The k to use, now that waiting is over."""
-        self._settled = True
+    def begin_iteration(self) -> int:
+        """Stop waiting for a decision; returns the k to use in this iteration."""
+        self._begun = True
         workers = max(self.membership.live_workers, 1)
-        if self.decision is None and self.link is Link.ATTACHING:
-            self.link = Link.DOWN  # whoever has waited once need not wait again
-        was_on_fallback, self._was_on_fallback = self._was_on_fallback, self.on_fallback
         if self.decision is not None:
             self.k = max(min(self.decision.k, workers), 1)
-            if was_on_fallback:
-                log.info("decisions of the controller again", extra=self._extra())
-        else:
-            self.k = min(self.k, workers) if self._fallback == "last" else workers
-            self.problem = self.problem or "no answer within the deadline"
-            if not was_on_fallback:
-                log.warning("on fallback, k = %s: %s", self.k, self.problem, extra=self._extra())
+            return self.k
+        if self.link is Link.ATTACHING:
+            self.link = Link.DOWN  # one deadline was enough: the next iterations do not wait for the attachment
+        self.problem = self.problem or "no answer within the deadline"
+        self.k = min(self.k, workers) if self._fallback == "last" else workers
         return self.k
 
-    def _extra(self) -> dict[str, object]:
-        return {"job": self.name, "iteration": self.iteration}
 
-
-def _moments(told: Summary) -> GradientMoments | None:
-    mean, squares, variance = told.get("mean_squared_norm"), told.get("sum_squared_norms"), told.get("variance")
+def _moments(fields: Summary) -> GradientMoments | None:
+    mean, squares, variance = fields.get("mean_squared_norm"), fields.get("sum_squared_norms"), fields.get("variance")
     if mean is None:
         return None
     moments = GradientMoments(mean_squared_norm=mean)
@@ -273,19 +257,19 @@ def _moments(told: Summary) -> GradientMoments | None:
         moments.sum_squared_norms = squares
     elif variance is not None:
         moments.variance = variance
-    within = told.get("within_worker_variance")
+    within = fields.get("within_worker_variance")
     if within is not None:
         moments.within_worker.variance = within
-        moments.within_worker.degrees_of_freedom = told.get("degrees_of_freedom", 0)
+        moments.within_worker.degrees_of_freedom = fields.get("degrees_of_freedom", 0)
     return moments
 
 
 def _newest(batches: list[Arrivals]) -> list[Arrivals]:
-    """As many of the newest arrivals as may be sent together."""
+    """The newest arrivals, at most as many as fit into one message."""
     rows = 0
     for i, batch in enumerate(reversed(batches)):
         rows += len(batch.seconds)
-        if rows > MOST_ROWS or i == MOST_BATCHES:
+        if rows > MAX_ROWS or i == MAX_BATCHES:
             return batches[len(batches) - i :]
     return batches
 

@@ -52,7 +52,7 @@ class Moments:
         return means if self._is_mapping else list(means.values())
 
     def summary(self) -> AveragedGradients:
-        """What `end_iteration` is to be told: `job.end_iteration(loss=…, learning_rate=…, **moments.summary())`."""
+        """Fields of the summary: `job.end_iteration(loss=…, learning_rate=…, **moments.summary())`."""
         self._require_some()
         parts = self._sums.values()
         return {

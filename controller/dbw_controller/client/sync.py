@@ -11,9 +11,9 @@ import grpc
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.conversation import Conversation, Link, Summary, log
+from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
-from dbw_controller.client.training import Training
+from dbw_controller.client.training import Training, log
 from dbw_runtime.failure import describe
 
 
@@ -33,8 +33,8 @@ class TrainingJob(Training):
     Leaving its `with` block deletes the job, because training is over; an exception keeps it, to be resumed.
     """
 
-    def __init__(self, settings: ClientSettings, talk: Conversation) -> None:
-        super().__init__(talk)
+    def __init__(self, settings: ClientSettings, conversation: Conversation) -> None:
+        super().__init__(conversation)
         self._settings = settings
         self._connection = settings.connection()
         self._channel = self._connection.open()
@@ -43,7 +43,7 @@ class TrainingJob(Training):
         self._closing = threading.Event()
         self._outbox: SimpleQueue[CoordinateRequest | None] = SimpleQueue()
         self._stream: Any = None
-        self._link = threading.Thread(target=self._stay_attached, name=f"dbw {talk.name}", daemon=True)
+        self._link = threading.Thread(target=self._stay_attached, name=f"dbw {conversation.name}", daemon=True)
         self._link.start()
         with self._changed:
             self._wait_for_decision()
@@ -59,24 +59,23 @@ class TrainingJob(Training):
             super().set_workers(workers)
 
     def end_iteration(self, **summary: Unpack[Summary]) -> int:
-        """The iteration has ended; returns k of the next. `Summary` lists what can be told."""
+        """The iteration has ended; returns k of the next. `Summary` lists what it takes."""
         with self._changed:
-            request = self._talk.end_iteration(self._talk.summary(**summary))
+            request = self._conversation.end_iteration(self._conversation.summary(**summary))
             if request is not None:
                 self._outbox.put(request)
             return self._wait_for_decision()
 
     def _wait_for_decision(self) -> int:
-        self._changed.wait_for(lambda: not self._talk.awaits_decision, self._settings.deadline)
-        return self._talk.settle()
+        self._changed.wait_for(lambda: not self._conversation.awaits_decision, self._settings.deadline)
+        return self._begin_iteration()
 
     def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
         """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
         request = ExportJobStateRequest(job=self.name)
         try:
-            return join_state(
-                list(self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata()))
-            )
+            call = self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata())
+            return join_state(list(call))
         except (grpc.RpcError, OSError) as error:
             log.warning("the state cannot be exported: %s", describe(error), extra={"job": self.name})
             return None
@@ -84,13 +83,13 @@ class TrainingJob(Training):
     def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
         try:
-            requests = split_state(state, self.name, self._talk.session)
+            requests = split_state(state, self.name, self._conversation.session)
             response = self._stub.ImportJobState(requests, timeout=timeout, metadata=self._connection.metadata())
         except (grpc.RpcError, OSError) as error:
             log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
             return False
         with self._changed:
-            self._talk.imported(response.job.decision)
+            self._imported(response.job.decision)
         return True
 
     def _stay_attached(self) -> None:
@@ -101,7 +100,7 @@ class TrainingJob(Training):
                 for response in self._stream:
                     waits = delays()
                     with self._changed:
-                        self._talk.decided(response.decision)
+                        self._conversation.decided(response.decision)
                         self._changed.notify_all()
                 raise ConnectionError("the controller has ended the stream")
             except Exception as error:  # whatever it is, training goes on
@@ -109,30 +108,30 @@ class TrainingJob(Training):
                 if self._closing.is_set():
                     return
                 with self._changed:
-                    self._talk.failed(error)
+                    self._failed(error)
                     self._changed.notify_all()
-                if self._talk.link is Link.OVER:
+                if self._conversation.link is Link.REPLACED:
                     return
 
     def _attach(self) -> None:
         metadata = self._connection.metadata()
         with self._changed:
-            request = self._talk.create_request()
+            request = self._conversation.create_request()
         response = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
         with self._changed:
             self._outbox = SimpleQueue()
-            repeated = self._talk.created(response)
+            repeated = self._conversation.created(response)
             if repeated is not None:
                 self._outbox.put(repeated)
             self._stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
             self._changed.notify_all()
 
     def close(self, delete: bool = False) -> None:
-        """Stop talking to the controller, once and for all; it keeps the job unless told otherwise."""
+        """Disconnect for good; the controller keeps the job unless `delete` is set."""
         if self._closing.is_set():
             return
         self._closing.set()
-        if delete and self._talk.link is not Link.OVER:  # then it is the job of another process
+        if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, allow_missing=True)
             try:
                 self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())

@@ -1,54 +1,92 @@
-"""What a parameter server can see of its job, however it talks to the controller."""
+"""What a parameter server sees of its job, and what is logged about it, however it is connected to the controller."""
 
+import logging
 from collections.abc import Sequence
 
 from dbw.v1.iteration_pb2 import Decision
-from dbw_controller.client.conversation import Conversation
+from dbw_controller.client.conversation import Conversation, Link
+from dbw_runtime.failure import describe, reason_of
+
+log = logging.getLogger("dbw.client")
+LINK_CHANGES = {
+    Link.ATTACHING: (logging.INFO, "the connection has ended, attaching again: %s"),
+    Link.DOWN: (logging.WARNING, "cannot attach, trying again: %s"),
+    Link.REPLACED: (logging.ERROR, "another process has taken over, there will be no more decisions: %s"),
+}
 
 
 class Training:
     """A job, as far as it needs no connection."""
 
-    def __init__(self, talk: Conversation) -> None:
-        self._talk = talk
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._was_on_fallback = False
 
     @property
     def name(self) -> str:
         """The job's name."""
-        return self._talk.name
+        return self._conversation.name
 
     @property
     def iteration(self) -> int:
         """The current iteration."""
-        return self._talk.iteration
+        return self._conversation.iteration
 
     @property
     def k(self) -> int:
         """How many gradients to wait for in this iteration."""
-        return self._talk.k
+        return self._conversation.k
 
     @property
     def decision(self) -> Decision | None:
         """The controller's decision for this iteration, with its reason; None on fallback."""
-        return self._talk.decision
+        return self._conversation.decision
 
     @property
     def on_fallback(self) -> bool:
         """Whether k is not the controller's decision."""
-        return self._talk.on_fallback
+        return self._conversation.on_fallback
 
     @property
     def problem(self) -> str | None:
         """What is wrong with the connection to the controller, if anything is."""
-        return self._talk.problem
+        return self._conversation.problem
 
     def arrived(self, seconds: float, worker: int | None = None, iteration: int | None = None) -> None:
-        """A gradient arrived, so many seconds after its parameters were published.
+        """A gradient arrived, this many seconds after its parameters were published.
 
-        One of an earlier iteration is late, and welcome all the same. Arrivals are sent when the iteration ends.
+        One of an earlier iteration is late, and is reported as well. Arrivals are sent when the iteration ends.
         """
-        self._talk.arrived(seconds, worker, iteration)
+        self._conversation.arrived(seconds, worker, iteration)
 
     def set_workers(self, workers: int | Sequence[int]) -> None:
         """Workers came or went: how many are alive now, or their numbers."""
-        self._talk.set_workers(workers)
+        self._conversation.set_workers(workers)
+
+    def _begin_iteration(self) -> int:
+        k = self._conversation.begin_iteration()
+        self._log_fallback()
+        return k
+
+    def _imported(self, decision: Decision) -> None:
+        self._conversation.imported(decision)
+        if not self.on_fallback:
+            self._log_fallback()
+
+    def _failed(self, error: Exception) -> None:
+        before, text = self._conversation.link, describe(error)
+        refused = self._conversation.failed(text, reason_of(error))
+        if self._conversation.link is not before:
+            log.log(*LINK_CHANGES[self._conversation.link], text, extra=self._extra())
+        if refused:
+            log.error("a request was refused: %s", text, extra=self._extra())
+
+    def _log_fallback(self) -> None:
+        if self.on_fallback and not self._was_on_fallback:
+            log.warning("on fallback, k = %s: %s", self.k, self.problem, extra=self._extra())
+        elif self._was_on_fallback and not self.on_fallback:
+            log.info("decisions of the controller again", extra=self._extra())
+        self._was_on_fallback = self.on_fallback
+
+    def _extra(self) -> dict[str, object]:
+        return {"job": self.name, "iteration": self.iteration}

@@ -1,5 +1,6 @@
 """`dbw demo`: the same training under several policies, by real services on this machine, and what each took."""
 
+import re
 import shlex
 import signal
 import sys
@@ -17,8 +18,9 @@ from dbw_controller.named_policies import policy_from
 from dbw_experiments.demo.recording import Recorder
 from dbw_experiments.demo.report import write_report
 from dbw_experiments.demo.runs import Run
-from dbw_experiments.demo.services import FAREWELL, PATIENCE, Service, ServiceFailedError, Services, services
+from dbw_experiments.demo.services import FAREWELL, PATIENCE, Service, ServiceFailedError, Services
 from dbw_experiments.demo.view import View, view
+from dbw_experiments.policy_names import parse_policy
 from dbw_ps.checkpoint import CheckpointFolder
 from dbw_ps.model import load_model
 from dbw_runtime.configuration import Options, WrongValueError, option, run_program
@@ -36,7 +38,7 @@ opened in a browser."""
 
 @dataclass(frozen=True)
 class DemoOptions(Options):
-    """What a demonstration can be told."""
+    """Options of a demonstration."""
 
     policies: str = option("dbw-plus sync", "what to compare, the first with the others: dbw, sync, static:4, …")
     workers: int = option(8, "how many workers to start")
@@ -57,11 +59,10 @@ class DemoOptions(Options):
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense before anything is started."""
-        self.require_between("workers", 1, 1000)
-        self.require_between("batch_size", 1, 2**31)
         self.require_between("seed", 0, 2**63 - 1)
-        self.require_between("max_seconds", 1, 10**6)
         self.require_between("target_loss", 1e-9, 1e9)
+        for name, most in (("workers", 1000), ("batch_size", 2**31), ("max_seconds", 10**6)):
+            self.require_between(name, 1, most)
         for policy in self.each_policy():
             policy_from(policy)
         try:
@@ -78,9 +79,9 @@ class DemoOptions(Options):
 
     def command(self) -> str:
         """How to do the same again."""
-        told = [item for item in fields(self) if getattr(self, item.name) != item.default]
-        flags = (f"--{item.name.replace('_', '-')}={getattr(self, item.name)}" for item in told)
-        return shlex.join(["dbw", "demo", *flags])
+        values = ((item, getattr(self, item.name)) for item in fields(self))
+        changed = {item.name: value for item, value in values if value != item.default}
+        return shlex.join(["dbw", "demo", *as_flags(changed)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,10 +98,12 @@ def demonstrate(options: DemoOptions) -> int:
     load_model(options.model)  # what is wrong with model or data is told before anything is started
     datasets.load_examples(options.dataset, options.data_dir or datasets.default_folder())
     runs: list[Run] = []
-    with services(folder / "logs") as started:
+    with Services(folder / "logs") as started:
         with view(console, "controller") as shown:
             shown.say("starting; the first time it compiles for half a minute")
-            controller = started.start("controller", "dbw_controller", *LOCAL)
+            own = [name for policy in options.each_policy() if ":" in (name := parse_policy(policy).name)]
+            flags = as_flags({"policies": ",".join(own) or None})
+            controller = started.start("controller", "dbw_controller", *LOCAL, *flags)
             controller.wait_for("ready")
         for policy in options.each_policy():
             with view(console, policy) as shown:
@@ -123,7 +126,7 @@ class Training:
 
     def __init__(self, options: DemoOptions, policy: str, controller: Service, folder: Path, started: Services) -> None:
         self._options, self._policy, self._controller, self._services = options, policy, controller, started
-        self._name = policy.replace(":", "-")
+        self._name = job_name(policy)
         self._folder = folder / self._name
         self._log = self._folder / "training.jsonl"
 
@@ -158,40 +161,18 @@ class Training:
             worker.wait(FAREWELL)
 
     def _server_flags(self) -> list[str]:
-        options = self._options
-        return as_flags(
-            {
-                "job": self._name,
-                "policy": self._policy,
-                "controller": address_of(self._controller),
-                "model": options.model,
-                "optimizer": options.optimizer,
-                "sync-mode": options.sync_mode,
-                "seed": options.seed,
-                "min-workers": options.workers,
-                "target-loss": options.target_loss,
-                "max-seconds": options.max_seconds,
-                "training-log": self._log,
-                "checkpoint-dir": self._folder / "checkpoints",
-            }
-        )
+        own = {"job": self._name, "policy": self._policy, "controller": address_of(self._controller)}
+        kept = {"training_log": self._log, "checkpoint_dir": self._folder / "checkpoints"}
+        common = ("model", "optimizer", "sync_mode", "seed", "target_loss", "max_seconds")
+        return self._flags(common, **own, min_workers=self._options.workers, **kept)
 
     def _worker_flags(self) -> list[str]:
-        options = self._options
-        return as_flags(
-            {
-                "model": options.model,
-                "dataset": options.dataset,
-                "data-dir": options.data_dir,
-                "batch-size": options.batch_size,
-                "delay": options.delay,
-                "device": options.device,
-                "seed": options.seed,
-                "threads": 1,  # they share this machine
-                "patience": 30,
-                "metrics-listen": "127.0.0.1:0",
-            }
-        )
+        common = ("model", "dataset", "data_dir", "batch_size", "delay", "device", "seed")
+        return self._flags(common, threads=1, patience=30, metrics_listen="127.0.0.1:0")  # they share this machine
+
+    def _flags(self, common: Sequence[str], **own: object) -> list[str]:
+        """Options that are those of the demonstration, and others."""
+        return as_flags({name: getattr(self._options, name) for name in common} | own)
 
     def _accuracy(self) -> float | None:
         """On examples that were held out, if the data set has any."""
@@ -209,6 +190,11 @@ class Training:
         return accuracy(model, datasets.load(options.dataset, options.data_dir or datasets.default_folder()).held_out)
 
 
+def job_name(policy: str) -> str:
+    """What a training under a policy is called: its job and its files."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", policy).lstrip("._-")
+
+
 def address_of(service: Service) -> str:
     """Where a service on this machine serves."""
     return f"127.0.0.1:{service.wait_for('listening')['grpc_port']}"
@@ -216,7 +202,7 @@ def address_of(service: Service) -> str:
 
 def as_flags(options: Mapping[str, object]) -> list[str]:
     """The options that have a value, for a command line."""
-    return [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
 def summary(runs: Sequence[Run]) -> Table:

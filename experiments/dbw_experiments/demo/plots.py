@@ -5,29 +5,30 @@ policy the same colour everywhere. The same runs give the same bytes.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
-from statistics import median
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from dbw_experiments.demo.analysis import begins_in_the_middle, late_shares, measured, moving_average
 from dbw_experiments.demo.runs import Run
 
-Array = npt.NDArray[np.float64]
+P = ParamSpec("P")
 
 COLOURS = 6  # of runs, in the page; then they begin again
 INK, MUTED, GRID, LATE = "#f10001", "#f10002", "#f10003", "#f10004"
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", LATE: "late"} | {
     f"#f2000{i}": f"run-{i}" for i in range(COLOURS)
 }
-WIDTH = 5.6  # inches; 403 units of the SVG, about what it has on a screen: text of 11 is readable on a phone, too
-CLOSE_UP_ITERATIONS = 20
+WIDTH, HEIGHT = (
+    5.6,
+    2.9,
+)  # inches; 403 units of the SVG, about what it has on a screen: text of 11 is readable on a phone, too
 LEGEND_COLUMNS = 4
 BINS = 80  # of time, for shares
 ROW = 0.76  # how high a worker's is
@@ -59,155 +60,100 @@ SETTINGS: dict[Any, object] = {
 }
 
 
-def loss_over_time(runs: Sequence[Run]) -> str:
+def loss_over_time(figure: Figure, runs: Sequence[Run]) -> None:
     """What was reached when: every loss, faint, and their moving average; the end of a training is a dot."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        over_time(axes, runs, "loss")
-        for index, run in enumerate(runs):
-            times, losses = measured((i.begin + i.duration, i.loss) for i in run.iterations)
-            smooth = moving_average(losses, width=len(losses) // 25)
-            axes.plot(times, losses, color=colour(index), linewidth=0.7, alpha=0.3)
-            axes.plot(times, smooth, color=colour(index), linewidth=2, label=short(run.policy))
-            axes.plot(times[-1:], smooth[-1:], color=colour(index), marker="o", markersize=6)
-        target_loss = runs[0].target_loss
-        axes.set_ylim(bottom=min(0.0, target_loss))
-        axes.axhline(target_loss, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"target {target_loss:g}")
-        legend(axes)
-
-    return svg("loss", 2.9, draw)
+    axes = figure.subplots()
+    over_time(axes, runs, "loss")
+    for index, run in enumerate(runs):
+        times, losses = measured((i.begin + i.duration, i.loss) for i in run.iterations)
+        smooth = moving_average(losses, width=len(losses) // 25)
+        axes.plot(times, losses, color=colour(index), linewidth=0.7, alpha=0.3)
+        axes.plot(times, smooth, color=colour(index), linewidth=2, label=short(run.policy))
+        axes.plot(times[-1:], smooth[-1:], color=colour(index), marker="o", markersize=6)
+    target_loss = runs[0].target_loss
+    axes.set_ylim(bottom=min(0.0, target_loss))
+    axes.axhline(target_loss, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"target {target_loss:g}")
+    legend(axes)
 
 
-def k_over_time(runs: Sequence[Run]) -> str:
+def k_over_time(figure: Figure, runs: Sequence[Run]) -> None:
     """How many gradients each iteration waited for."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        over_time(axes, runs, "k: gradients waited for")
-        workers = max(run.workers for run in runs)
-        for index, run in enumerate(runs):
-            apart = 0.1 * (index - (len(runs) - 1) / 2)  # for policies that choose the same
-            edges = [*(i.begin for i in run.iterations), run.seconds]
-            ks = [i.k + apart for i in run.iterations]
-            axes.stairs(ks, edges, baseline=None, color=colour(index), linewidth=1.8, label=short(run.policy))
-        axes.set_ylim(0.5, workers + 0.5)
-        axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-        legend(axes)
-
-    return svg("k", 2.9, draw)
+    axes = figure.subplots()
+    over_time(axes, runs, "k: gradients waited for")
+    workers = max(run.workers for run in runs)
+    for index, run in enumerate(runs):
+        apart = 0.1 * (index - (len(runs) - 1) / 2)  # for policies that choose the same
+        edges = [*(i.begin for i in run.iterations), run.seconds]
+        ks = [i.k + apart for i in run.iterations]
+        axes.stairs(ks, edges, baseline=None, color=colour(index), linewidth=1.8, label=short(run.policy))
+    axes.set_ylim(0.5, workers + 0.5)
+    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    legend(axes)
 
 
-def close_up(runs: Sequence[Run]) -> tuple[str, float]:
-    """Some iterations from the middle of each training, at the same scale, and for how many seconds: the picture of
-    what waiting means, since single gradients can be told apart.
-    """
-    quickest = min(median(i.duration for i in run.iterations) for run in runs)
-    seconds = min(CLOSE_UP_ITERATIONS * quickest, max(run.seconds for run in runs)) or 1.0
-
-    def draw(figure: Figure) -> None:
-        for index, (run, axes) in enumerate(zip(runs, panels(figure, runs), strict=True)):
-            begins = np.array([i.begin for i in run.iterations])
-            latest = max(0.0, run.seconds - seconds)
-            first = int(np.searchsorted(begins, min(run.seconds / 2, latest), side="right")) - 1
-            begin = begins[max(first, 0)].item()
-            seen = begins[(begins >= begin) & (begins < begin + seconds)]
-            axes.vlines(seen - begin, -0.6, run.workers - 0.4, color=MUTED, linewidth=0.6, alpha=0.6)
-            for late in (False, True):
-                shown = [a for a in run.arrivals if a.is_late == late and begin <= a.time <= begin + seconds]
-                axes.plot(
-                    [a.time - begin for a in shown],
-                    [a.worker for a in shown],
-                    color=LATE if late else colour(index),
-                    marker="x" if late else "o",
-                    markersize=4,
-                    linestyle="none",
-                )
-            axes.set_title(f"{short(run.policy)}: {len(seen)} iteration{'s' * (len(seen) != 1)}")
-            worker_rows(axes, run)
-            axes.set_xlim(-0.01 * seconds, seconds)
-        axes.set_xlabel("seconds", loc="right")
-
-    return svg("closeup", panels_height(runs), draw), seconds
+def close_up(figure: Figure, runs: Sequence[Run], seconds: float) -> None:
+    """Some seconds from the middle of each training, at the same scale: the picture of what waiting means."""
+    for index, (run, axes) in enumerate(zip(runs, panels(figure, runs)[:, 0], strict=True)):
+        seen = begins_in_the_middle(run, seconds)
+        begin = seen[0].item()
+        axes.vlines(seen - begin, -0.6, run.workers - 0.4, color=MUTED, linewidth=0.6, alpha=0.6)
+        for late in (False, True):
+            shown = [a for a in run.arrivals if a.is_late == late and begin <= a.time <= begin + seconds]
+            axes.plot(
+                [a.time - begin for a in shown],
+                [a.worker for a in shown],
+                color=LATE if late else colour(index),
+                marker="x" if late else "o",
+                markersize=4,
+                linestyle="none",
+            )
+        axes.set_title(f"{short(run.policy)}: {len(seen)} iteration{'s' * (len(seen) != 1)}")
+        worker_rows(axes, run)
+        axes.set_xlim(-0.01 * seconds, seconds)
+    axes.set_xlabel("seconds", loc="right")
 
 
-def lateness_over_time(runs: Sequence[Run]) -> str:
+def lateness_over_time(figure: Figure, runs: Sequence[Run]) -> None:
     """Which share of every worker's gradients was late, over time and, at the right, altogether."""
-
-    def draw(figure: Figure) -> None:
-        edges = np.linspace(0, longest(runs), BINS + 1)
-        grid = figure.subplots(len(runs), 2, squeeze=False, sharex="col", width_ratios=(5, 1))
-        for index, (run, (axes, shares)) in enumerate(zip(runs, grid, strict=True)):
-            rows = range(run.workers)
-            axes.barh(rows, run.seconds, height=ROW, color=colour(index), alpha=0.25)
-            for worker in rows:
-                late = late_shares(run, worker, edges)
-                there = edges[: len(late)] < run.seconds  # and then only late ones are to come
-                bottom = worker + ROW / 2
-                ends = np.minimum(edges[: there.sum() + 1], run.seconds)
-                axes.stairs(bottom - ROW * late[there], ends, baseline=bottom, fill=True, color=LATE, linewidth=0)
-            shares.barh(rows, [late_share(run, worker) for worker in rows], height=ROW, color=LATE)
-            axes.set_title(short(run.policy))
-            worker_rows(axes, run)
-            worker_rows(shares, run)
-            shares.set(xlim=(0, 1), ylabel="")
-            shares.set_xticks([0, 1], ["0", "100 %"])
-            shares.tick_params(labelleft=False)
-        grid[0, 1].set_title("overall")
-        grid[-1, 0].set_xlim(0, longest(runs))
-        grid[-1, 0].set_xlabel("seconds", loc="right")
-
-    return svg("lateness", panels_height(runs), draw)
+    edges = np.linspace(0, longest(runs), BINS + 1)
+    grid = panels(figure, runs, (5, 1))
+    for index, (run, (axes, shares)) in enumerate(zip(runs, grid, strict=True)):
+        rows = range(run.workers)
+        axes.barh(rows, run.seconds, height=ROW, color=colour(index), alpha=0.25)
+        for worker in rows:
+            late = late_shares(run, worker, edges)
+            there = edges[: len(late)] < run.seconds  # and then only late ones are to come
+            bottom = worker + ROW / 2
+            ends = np.minimum(edges[: there.sum() + 1], run.seconds)
+            axes.stairs(bottom - ROW * late[there], ends, baseline=bottom, fill=True, color=LATE, linewidth=0)
+        shares.barh(rows, [run.late_share(worker) for worker in rows], height=ROW, color=LATE)
+        axes.set_title(short(run.policy))
+        worker_rows(axes, run)
+        worker_rows(shares, run)
+        shares.set(xlim=(0, 1), ylabel="")
+        shares.set_xticks([0, 1], ["0", "100 %"])
+        shares.tick_params(labelleft=False)
+    grid[0, 1].set_title("overall")
+    grid[-1, 0].set_xlim(0, longest(runs))
+    grid[-1, 0].set_xlabel("seconds", loc="right")
 
 
-def durations_over_time(runs: Sequence[Run]) -> str:
+def durations_over_time(figure: Figure, runs: Sequence[Run]) -> None:
     """How long iterations took, and how long the controller expected them to take: in proportion, as some policies'
     iterations are far shorter than others'.
     """
-
-    def draw(figure: Figure) -> None:
-        for index, (run, axes) in enumerate(zip(runs, panels(figure, runs, sharey=True), strict=True)):
-            times, observed = measured((i.begin, i.duration or None) for i in run.iterations)
-            axes.plot(times, observed, color=colour(index), marker="o", markersize=2.2, alpha=0.5, linestyle="none")
-            axes.plot(*measured((i.begin, i.estimated or None) for i in run.iterations), color=INK, linewidth=1.4)
-            axes.set_title(f"{short(run.policy)}: seconds an iteration")
-            axes.grid(axis="y")
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_xlim(0, longest(runs))
-        axes.set_xlabel("seconds of training", loc="right")
-
-    return svg("durations", panels_height(runs), draw)
-
-
-def late_shares(run: Run, worker: int, edges: Array) -> Array:
-    """Which share of a worker's gradients was late in each span of time; 0 where there are none."""
-    times = [[a.time for a in run.arrivals if a.worker == worker and a.is_late >= late] for late in (False, True)]
-    every, late = (np.histogram(seen, edges)[0] for seen in times)
-    shares: Array = late / np.maximum(every, 1)
-    return shares
-
-
-def late_share(run: Run, worker: int) -> float:
-    """Which share of a worker's gradients came when the iteration had enough."""
-    return run.late.get(worker, 0) / max(1, run.sent.get(worker, 0))
-
-
-def moving_average(values: Array, width: int) -> Array:
-    """The mean over `width` values at either side, over fewer at the ends."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    middle = np.arange(len(values))
-    first, last = np.maximum(middle - width, 0), np.minimum(middle + width + 1, len(values))
-    average: Array = (sums[last] - sums[first]) / (last - first)
-    return average
-
-
-def measured(points: Iterable[tuple[float, float | None]]) -> tuple[Array, Array]:
-    """The points that have a value."""
-    there = np.array([(x, y) for x, y in points if y is not None and np.isfinite(y)]).reshape(-1, 2)
-    return there[:, 0], there[:, 1]
+    for index, (run, axes) in enumerate(zip(runs, panels(figure, runs, y=True)[:, 0], strict=True)):
+        times, observed = measured((i.begin, i.duration or None) for i in run.iterations)
+        axes.plot(times, observed, color=colour(index), marker="o", markersize=2.2, alpha=0.5, linestyle="none")
+        axes.plot(*measured((i.begin, i.estimated or None) for i in run.iterations), color=INK, linewidth=1.4)
+        axes.set_title(f"{short(run.policy)}: seconds an iteration")
+        axes.grid(axis="y")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(0, longest(runs))
+    axes.set_xlabel("seconds of training", loc="right")
 
 
 def longest(runs: Sequence[Run]) -> float:
@@ -220,14 +166,10 @@ def colour(index: int) -> str:
     return f"#f2000{index % COLOURS}"
 
 
-def panels(figure: Figure, runs: Sequence[Run], *, sharey: bool = False) -> list[Axes]:
-    """One plot a run, below each other, with the same time in all of them."""
-    return list(figure.subplots(len(runs), 1, squeeze=False, sharex=True, sharey=sharey)[:, 0])
-
-
-def panels_height(runs: Sequence[Run]) -> float:
-    """How high a figure of panels is, in inches."""
-    return 0.5 + 1.9 * len(runs)
+def panels(figure: Figure, runs: Sequence[Run], widths: Sequence[float] = (1,), y: bool = False) -> Any:  # noqa: ANN401
+    """A row of plots for each run, with the same time in all of them, and perhaps the same y."""
+    figure.set_figheight(0.5 + 1.9 * len(runs))
+    return figure.subplots(len(runs), len(widths), squeeze=False, sharex="col", sharey=y, width_ratios=widths)
 
 
 def over_time(axes: Axes, runs: Sequence[Run], title: str) -> None:
@@ -241,12 +183,7 @@ def over_time(axes: Axes, runs: Sequence[Run], title: str) -> None:
 def legend(axes: Axes) -> None:
     """Which line is whose, between title and plot."""
     made = axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=LEGEND_COLUMNS,
-        handlelength=1.2,
-        borderaxespad=0,
-        borderpad=0.3,
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=LEGEND_COLUMNS, handlelength=1.2, borderaxespad=0, borderpad=0.3
     )
     made.set_in_layout(False)  # the title makes room for it
 
@@ -264,12 +201,12 @@ def worker_rows(axes: Axes, run: Run) -> None:
     axes.set_ylabel("worker")
 
 
-def svg(name: str, height: float, draw: Callable[[Figure], None]) -> str:
+def svg(name: str, draw: Callable[Concatenate[Figure, P], None], *what: P.args, **how: P.kwargs) -> str:
     """Draw a figure, and make it an SVG element for a page that has others."""
     written = StringIO()
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        draw(figure)
+        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
+        draw(figure, *what, **how)
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
     text = written.getvalue()
     text = text[text.index("<svg") :].strip()

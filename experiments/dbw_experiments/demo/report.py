@@ -1,15 +1,17 @@
 """The report of a demonstration: one HTML file that needs nothing beside it, and says first what came out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from itertools import islice, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
 from dbw_experiments.demo import plots
-from dbw_experiments.demo.runs import Iteration, Run
+from dbw_experiments.demo.analysis import close_up_seconds, decisions
+from dbw_experiments.demo.runs import Run
+from dbw_experiments.policy_names import parse_policy
 
 SHOWN_DECISIONS = 15
 SAME = 0.05  # times that differ by less than this share are called the same
@@ -17,7 +19,7 @@ NAMES = {
     "dbw-plus": "DBW+",
     "dbw": "dynamic backup workers",
     "b-dbw": "blind dynamic backup workers",
-    "sync": "waiting for everybody",
+    "sync": "waiting for all workers",
 }
 
 
@@ -35,8 +37,7 @@ class Result:
         return f"{'> ' * (not self.run.reached)}{in_seconds(self.run.seconds)}"
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """A plot, what to see in it, and what it says to those who do not see it."""
 
     title: str
@@ -61,9 +62,8 @@ def write_report(path: Path, runs: Sequence[Run], setting: Mapping[str, str], co
         relative=[relative(result, found[0]) for result in found],
         longest=max(run.seconds for run in runs) or 1.0,
         plots=all_plots(found),
-        decisions=[
-            (run, list(islice(decisions(run), SHOWN_DECISIONS)), sum(1 for _ in decisions(run))) for run in runs
-        ],
+        decisions=[(run, list(decisions(run))) for run in runs],
+        shown_decisions=SHOWN_DECISIONS,
         setting=setting,
         command=command,
         workers=max(run.workers for run in runs),
@@ -119,38 +119,38 @@ def all_plots(found: Sequence[Result]) -> list[Plot]:
     ends = "; ".join(f"{result.run.policy} ended after {in_seconds(result.run.seconds)}" for result in found)
     ranges = "; ".join(f"{run.policy} {k_range(run)}" for run in runs)
     late = "; ".join(f"{run.policy}: {late_workers(run)}" for run in runs)
-    closeup, window = plots.close_up(runs)
+    window = close_up_seconds(runs)
     return [
         Plot(
             "Loss over time",
-            plots.loss_over_time(runs),
+            plots.svg("loss", plots.loss_over_time, runs),
             "The line that ends further to the left has trained faster; it ends when the mean of ten losses is at "
             "the target.",
             f"Loss over seconds of training, to a target of {runs[0].target_loss:g}: {ends}.",
         ),
         Plot(
             "How many gradients it waited for",
-            plots.k_over_time(runs),
+            plots.svg("k", plots.k_over_time, runs),
             "Each iteration waits for the k fastest gradients; a dynamic policy changes k while it trains.",
             f"k over seconds of training: {ranges}.",
         ),
         Plot(
             "A closer look: what waiting costs",
-            closeup,
+            plots.svg("closeup", plots.close_up, runs, window),
             f"The same {in_seconds(window)} from the middle of each training: a vertical line begins an iteration, a "
             "dot is a gradient that was used, a cross one that came when the iteration had enough.",
             f"Gradients of each worker during {in_seconds(window)} of each training.",
         ),
         Plot(
             "Who is late",
-            plots.lateness_over_time(runs),
+            plots.svg("lateness", plots.lateness_over_time, runs),
             "The fuller a worker's row, the more of its gradients came when the iteration had enough: a full row is a "
             "straggler, and nobody waited for it.",
             f"Share of late gradients: {late}.",
         ),
         Plot(
             "Expected and observed time of an iteration",
-            plots.durations_over_time(runs),
+            plots.svg("durations", plots.durations_over_time, runs),
             "Dots are iterations, the line is what the controller expected: the closer they are, the better it knows "
             "the workers.",
             "Seconds an iteration over seconds of training, observed and, where there were estimates, expected.",
@@ -158,20 +158,12 @@ def all_plots(found: Sequence[Result]) -> list[Plot]:
     ]
 
 
-def decisions(run: Run) -> Iterator[tuple[Iteration, int | None]]:
-    """The first iteration and those with another k than the one before, each with the k before."""
-    yield run.iterations[0], None
-    for before, iteration in pairwise(run.iterations):
-        if iteration.k != before.k:
-            yield iteration, before.k
-
-
 def in_words(run: Run) -> str:
     """What a policy does, for somebody who does not know its name."""
-    name, _, k = run.policy.partition(":")
-    if name == "static" and k:
-        return f"waiting for {k} of {run.workers}"
-    return NAMES.get(run.policy, run.policy)
+    policy = parse_policy(run.policy)
+    if policy.is_static and policy.parameters:
+        return f"waiting for {policy.k(run.workers)} of {run.workers}"
+    return NAMES.get(run.policy, policy.label if ":" in policy.name else run.policy)
 
 
 def k_range(run: Run) -> str:
@@ -182,7 +174,7 @@ def k_range(run: Run) -> str:
 
 def late_workers(run: Run) -> str:
     """The share of late gradients of each worker that had any."""
-    shares = {worker: plots.late_share(run, worker) for worker in range(run.workers)}
+    shares = {worker: run.late_share(worker) for worker in range(run.workers)}
     late = [f"worker {worker} {share:.0%}" for worker, share in shares.items() if share]
     return ", ".join(late) or "none"
 

@@ -75,3 +75,7 @@ class Run:
     def late(self) -> Mapping[int, int]:
         """How many gradients of each worker were late."""
         return Counter(arrival.worker for arrival in self.arrivals if arrival.is_late)
+
+    def late_share(self, worker: int) -> float:
+        """Which share of a worker's gradients came when the iteration had enough."""
+        return self.late[worker] / max(1, self.sent[worker])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 PATIENCE = 120.0  # seconds for a service to get ready: a controller compiles its kernels once
 FAREWELL = 5.0  # seconds to leave
@@ -64,7 +64,7 @@ class Service:
         self._process.terminate()
 
     def wait(self, seconds: float) -> None:
-        """Wait for its end, and after so many seconds do not."""
+        """Wait for its end, and kill it after a timeout."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -89,18 +89,8 @@ class Service:
         return ServiceFailedError(f"the {self.name} {what}. Its last words, in {self._log}:\n{words}")
 
 
-@contextmanager
-def services(folder: Path) -> Iterator["Services"]:
-    """Services that log into a folder, and are gone afterwards, whatever happens."""
-    found = Services(folder)
-    try:
-        yield found
-    finally:
-        found.stop()
-
-
 class Services:
-    """All that run at the moment."""
+    """All that run at the moment. They log into a folder, and are gone afterwards, whatever happens."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -114,8 +104,10 @@ class Services:
             self._running.append(service)
         return service
 
-    def stop(self) -> None:
-        """End all of them."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         with uninterrupted():
             for service in self._running:
                 service.terminate()

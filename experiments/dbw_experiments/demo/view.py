@@ -106,10 +106,9 @@ def workers(run: Run) -> Table:
     """For each worker a bar of how many of its gradients were late."""
     table = Table.grid(padding=(0, 2))
     for worker in range(run.workers):
-        total, late = run.sent[worker], run.late[worker]
-        share = late / total if total else 0.0
+        share = run.late_share(worker)
         bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="red", finished_style="red")
-        table.add_row(f"worker {worker}", bar, f"{late} of {total} gradients late")
+        table.add_row(f"worker {worker}", bar, f"{run.late[worker]} of {run.sent[worker]} gradients late")
     return table
 
 

@@ -3,47 +3,32 @@
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from dbw_experiments.laboratory.figures import draw
-from dbw_experiments.laboratory.knee import curves, knee_runs
+from dbw_experiments.laboratory.analysis.knee import curves, knee_runs
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runner import Crew
 from dbw_experiments.laboratory.runs import Run
 from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario, names
 from dbw_experiments.laboratory.trace import write_trace
 from dbw_experiments.laboratory.training import ControllerLostError, Place
+from dbw_runtime.commands import Command, dispatch
 from dbw_runtime.configuration import Options, UsageError, WrongValueError, option, parse
 from dbw_worker.datasets import DataError
 from dbw_worker.devices import find_device
 
-USAGE = """usage: dbw experiment list
-       dbw experiment run SCENARIO…
-       dbw experiment all
-       dbw experiment knee
-       dbw experiment trace TRAINING_LOG
-       dbw experiment page PAGE
-
-Trainings on a virtual clock: real gradients of real models, but nobody waits for stragglers.
-
-  list   show the scenarios that there are
-  run    go through scenarios, by name or TOML file; what was computed before is not computed again
-  all    go through all of them but those for a GPU
-  knee   find a learning rate, by the knee rule
-  trace  make a trace of a parameter server's training log, for delays such as trace:FILE.csv
-  page   write a page about the results that there are: on the paper's claims, or on policies
-
-dbw experiment COMMAND --help explains a command."""
+DESCRIPTION = "Trainings on a virtual clock: real gradients of real models, but nobody waits for stragglers."
 
 
 @dataclass(frozen=True)
 class ExperimentOptions(Options):
-    """What experiments can be told."""
+    """Options of experiments."""
 
     output: Path = option(Path("dbw-experiments"), "the folder of results, one for each scenario")
     quick: bool = option(False, "a small version: seconds, and no result to be proud of")
@@ -58,7 +43,7 @@ class ExperimentOptions(Options):
 
 @dataclass(frozen=True)
 class KneeOptions(ExperimentOptions):
-    """What the knee rule can be told."""
+    """Options of the knee rule."""
 
     model: str = option("mnist-cnn-small", "the model, as for dbw ps")
     dataset: str = option("mnist", "the data set, as for dbw worker")
@@ -82,44 +67,23 @@ class KneeOptions(ExperimentOptions):
 
     def run(self) -> Run:
         """What all short trainings have in common."""
-        iterations, dataset, model = (
-            (40, "digits", "mlp") if self.quick else (self.iterations, self.dataset, self.model)
-        )
-        batch, workers = 32 if self.quick else self.batch_size, max(self.ks())
-        return Run(
-            model=model,
-            dataset=dataset,
-            workers=workers,
-            batch=batch,
-            policy="sync",
-            rate=1.0,
-            delay="constant:1",
-            seed=0,
-            iterations=iterations,
-        )
+        small: dict[str, Any] = {"model": "mlp", "dataset": "digits", "batch": 32, "iterations": 40}
+        full = {"model": self.model, "dataset": self.dataset, "batch": self.batch_size, "iterations": self.iterations}
+        what = small if self.quick else full
+        return Run(workers=max(self.ks()), policy="sync", rate=1.0, delay="constant:1", seed=0, **what)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run a subcommand; returns the exit code."""
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
-    if name not in COMMANDS:
-        print(f"dbw experiment: there is no command {name!r}\n\n{USAGE}", file=sys.stderr)
-        return 2
     try:
-        return COMMANDS[name](rest)
-    except UsageError as error:
-        print(f"dbw experiment: {error}", file=sys.stderr)
-        return 2
-    except (ScenarioError, ControllerLostError, DataError, OSError) as error:
-        print(f"dbw experiment: {error}", file=sys.stderr)
-        return 1
+        return dispatch("dbw experiment", DESCRIPTION, COMMANDS, arguments)
     except BrokenProcessPool:
         text = "a process that computed was killed, perhaps for want of memory; what was done is kept: try fewer --jobs"
         print(f"dbw experiment: {text}", file=sys.stderr)
-        return 1
+    except (UsageError, ScenarioError, ControllerLostError, DataError, OSError) as error:
+        print(f"dbw experiment: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    return 1
 
 
 def _list(arguments: Sequence[str]) -> int:
@@ -140,21 +104,22 @@ def _run(arguments: Sequence[str]) -> int:
 def _all(arguments: Sequence[str]) -> int:
     parser = _parser("all", "Go through all scenarios but those for a GPU.")
     options, _ = parse(parser, ExperimentOptions, "experiment", arguments)
-    scenarios = [load_scenario(name, options.quick) for name in names()]
+    scenarios = (load_scenario(name, options.quick) for name in names())
     return _go_through([scenario for scenario in scenarios if options.quick or not scenario.gpu], options)
 
 
 def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> int:
-    folders = [_folder(scenario, options) for scenario in scenarios]
-    files = [Results(folder / "runs.jsonl") for folder in folders]
+    from dbw_experiments.laboratory.figures.scenario_figure import draw  # matplotlib takes a second to import
+
+    files = [Results(_folder(scenario, options) / "runs.jsonl") for scenario in scenarios]
     missing = [run for one, file in zip(scenarios, files, strict=True) for run in file.missing(one.runs())]
     with Crew(options.jobs, Console(stderr=True)) as crew:
         crew.prepare(missing, Place(options.device))
-        for scenario, folder, results in zip(scenarios, folders, files, strict=True):
+        for scenario, results in zip(scenarios, files, strict=True):
             place, runs = Place(options.device, scenario.folder, options.controller), scenario.runs()
             crew.go_through(scenario.name, runs, results, place)
             results.tidy(runs)
-            for path in draw(scenario, results.of(runs), folder):
+            for path in draw(scenario, results.of(runs), _folder(scenario, options)):
                 print(path)
     return 0
 
@@ -189,7 +154,7 @@ def _trace(arguments: Sequence[str]) -> int:
     parser = _parser("trace", "Make a trace of a parameter server's training log: how long each gradient took.")
     parser.add_argument("log", metavar="TRAINING_LOG", type=Path, help="what dbw ps --training-log has written")
     parser.add_argument("--output", metavar="FILE", type=Path, default=Path("trace.csv"), help="the trace [trace.csv]")
-    text = "deal gradients out to so many workers, as if the log's had been as many machines"
+    text = "deal gradients out to N workers, as if the log's had been as many machines"
     parser.add_argument("--workers", metavar="N", type=int, help=text)
     given = parser.parse_args(arguments)
     if given.workers is not None and given.workers < 1:
@@ -214,11 +179,14 @@ def _parser(command: str, description: str) -> ArgumentParser:
     return ArgumentParser(prog=f"dbw experiment {command}", description=description, allow_abbrev=False)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "list": _list,
-    "run": _run,
-    "all": _all,
-    "knee": _knee,
-    "trace": _trace,
-    "page": _page,
+COMMANDS = {
+    name: Command(f"{__name__}:_{name}", summary, arguments=arguments)
+    for name, arguments, summary in (
+        ("list", "", "show the scenarios that there are"),
+        ("run", "SCENARIO…", "go through scenarios, by name or TOML file; what is computed already stays as it is"),
+        ("all", "", "go through all of them but those for a GPU"),
+        ("knee", "", "find a learning rate, by the knee rule"),
+        ("trace", "TRAINING_LOG", "make a trace of a parameter server's log, for delays such as trace:FILE.csv"),
+        ("page", "PAGE", "write a page about the results that there are: on the paper's claims, or on policies"),
+    )
 }

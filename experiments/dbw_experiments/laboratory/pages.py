@@ -5,8 +5,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from dbw_experiments.laboratory.comparison import BEST, Comparison, middle
-from dbw_experiments.laboratory.findings import Findings
+from dbw_experiments.laboratory.analysis.comparison import BEST, Comparison
+from dbw_experiments.laboratory.analysis.findings import Findings
 from dbw_experiments.laboratory.scenario import ScenarioError
 from dbw_runtime.configuration import UsageError
 
@@ -39,4 +39,4 @@ def page(title: str, results: Path) -> str:
 
     loader = FileSystemLoader(FOLDER)
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 (it is Markdown)
-    return environment.get_template(f"{title}{ENDING}").render(found=found, compared=compared, best=BEST, middle=middle)
+    return environment.get_template(f"{title}{ENDING}").render(found=found, compared=compared, best=BEST)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -80,9 +79,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         processes = list((self._pool._processes or {}).values())
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
         for process in processes if kind is not None else ():

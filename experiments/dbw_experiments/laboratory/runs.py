@@ -4,10 +4,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dbw_experiments.policy_names import PolicyName, parse_policy
+
 Column = list[int | float | list[float | None] | None]
-
-
-INDIFFERENT = ("static", "sync", "adasync")  # policies of ours whose k does not depend on times, without deadlines
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -32,18 +31,28 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     split: bool | Literal["by-label"] = False  # whether each worker has its own share of the data, and by what
     label_noise: float = 0.0  # the share of the training labels that are replaced by random ones
     target_loss: float | None = None  # train until the loss of the latest n gradients, or a few more, is at most this
-    target_every: int = 0  # or that on the same examples each time, measured after so many iterations
+    target_every: int = 0  # or that on the same examples each time, measured after this many iterations
     iterations: int = 10_000  # at most, and
     seconds: float | None = None  # on the virtual clock
     detail: Literal["summary", "curves", "estimates"] = "summary"  # what is kept of each iteration
     accuracy_every: int = 0  # iterations between measurements; 0: never
     exact_every: int = 0
-    files: str = ""  # a digest of its trace and of the files of its model and data set, if it has any
+    files: str = ""  # a digest of its trace and of the files of its model, data set and policy, if it has any
+
+    @property
+    def named(self) -> PolicyName:
+        """Its policy."""
+        return parse_policy(self.policy)
 
     @property
     def ignores_time(self) -> bool:
         """Whether what is learnt in an iteration is the same whatever the delays are."""
-        return not (self.split or self.membership) and self.policy.partition(":")[0] in INDIFFERENT
+        return not (self.split or self.membership) and self.named.ignores_time
+
+    @property
+    def static_k(self) -> int:
+        """The k of a static policy."""
+        return self.named.k(self.workers)
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

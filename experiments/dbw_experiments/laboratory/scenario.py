@@ -1,9 +1,10 @@
 """Scenarios: small TOML files that say what to compare, and the runs that follow from them."""
 
 import hashlib
+import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,6 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from dbw_controller.named_policies import policy_from
-from dbw_experiments.laboratory.figures import KINDS
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Run
 from dbw_ps.optimiser import Spec, rehearse
@@ -19,6 +19,7 @@ from dbw_runtime.configuration import UsageError
 from dbw_worker.delays import parse_delay
 
 FOLDER = Path(__file__).with_name("scenarios")
+PLOTS = ("curves", "durations", "estimators", "speeds", "times", "times-over-cases")
 Count = Annotated[int, Meta(ge=1)]
 Rate = Annotated[float, Meta(gt=0)]
 
@@ -94,13 +95,14 @@ class Case(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     def runs(self, folder: Path, few_seeds: bool) -> Iterator[Run]:
         """All runs; some may be asked for twice."""
-        common = {name: getattr(self, name) for name in COMMON} | {"files": _digest(self, folder)}
+        common, files = {name: getattr(self, name) for name in COMMON}, _files(self, folder)
         for compared in self.compare:
             if compared.cases is not None and self.name not in compared.cases:
                 continue
             seeds = self.seeds if few_seeds else compared.seeds or self.seeds
             own: dict[str, Any] = {"case": self.name, "rule": compared.rule, "half_life": compared.half_life}
             for policy, rate in compared.each(self.workers, self.rate):
+                own["files"] = _digest(files + _source(policy))
                 for seed in range(seeds):
                     yield Run(policy=policy, rate=rate, seed=seed, **own, **common)
 
@@ -150,9 +152,6 @@ def load_scenario(name: str, quick: bool = False) -> Scenario:
         raise ScenarioError(f"there is no scenario {name!r}; there are {', '.join(names())}, and files of your own")
     try:
         scenario = _scenario(path, tomllib.loads(path.read_text("utf-8")), quick)
-        for run in scenario.runs():
-            policy_from(run.policy)
-            parse_delay(run.delay, scenario.folder)
         _check(scenario)
     except (ValueError, UsageError) as error:  # TOML's and msgspec's are such as well
         raise ScenarioError(f"the scenario {path} cannot be used: {error}") from error
@@ -171,8 +170,9 @@ def _check(scenario: Scenario) -> None:
         named = {name for compared in case.compare for name in compared.cases or []}
         if not named <= known:
             raise ValueError(f"there is no case {min(named - known)!r}; there are {', '.join(sorted(known))}")
-        _check_optimizer(case)
+        parse_delay(case.delay, scenario.folder)
         parse_membership(case.membership, case.workers)
+        _check_optimizer(case)
         _check_plot(scenario.plot, case)
 
 
@@ -198,18 +198,28 @@ def _check_plot(plot: str, case: Case) -> None:
         raise ValueError('accuracy_every and exact_every need detail = "curves" or "estimates" to keep what they give')
 
 
-def _digest(case: Case, folder: Path) -> str:
-    """A digest of what files say about a case: if they change, it is computed again. Empty if there are none."""
+def _files(case: Case, folder: Path) -> list[Path]:
+    """The files of a case: its trace, and the code of its model and data set."""
     traces = [folder / name.strip() for name in re.findall(r"trace:([^,*]*)", case.delay)]
-    models = [Path(name) for name in re.findall(r"(.*\.py):", f"{case.model}\n{case.dataset}")]
-    contents = [path.read_bytes() for path in traces + models if path.is_file()]
+    return traces + [Path(name) for name in re.findall(r"(.*\.py):", f"{case.model}\n{case.dataset}")]
+
+
+def _source(policy: str) -> list[Path]:
+    """The file of a policy that is not ours, however it is named."""
+    kind = type(policy_from(policy))
+    return [] if kind.__module__.startswith("dbw_controller.") else [Path(inspect.getfile(kind))]
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """A digest of what files say: if they change, runs are computed again. Empty if there are none."""
+    contents = [path.read_bytes() for path in files if path.is_file()]
     return hashlib.sha256(b"".join(contents)).hexdigest()[:16] if contents else ""
 
 
 def _scenario(path: Path, content: dict[str, Any], quick: bool) -> Scenario:
     file = msgspec.convert(content, File)
-    if file.plot not in KINDS:
-        raise ValueError(f"there is no plot {file.plot!r}; there are {', '.join(KINDS)}")
+    if file.plot not in PLOTS:
+        raise ValueError(f"there is no plot {file.plot!r}; there are {', '.join(PLOTS)}")
     common, small = {"compare": file.compare} | file.setting, file.quick if quick else {}
     return Scenario(
         name=path.stem,

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dbw_ps import training_log
 from dbw_runtime.configuration import UsageError
@@ -11,15 +11,8 @@ from dbw_runtime.configuration import UsageError
 HEADER = ("step", "worker", "seconds")
 
 
-class RoundTrip(NamedTuple):
-    """One gradient of a worker."""
-
-    worker: int
-    seconds: float
-
-
-def round_trips(entries: Iterable[Mapping[str, Any]]) -> Iterator[RoundTrip]:
-    """How long workers took, in the order in which they were done.
+def round_trips(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Each worker with the seconds that it took for a gradient, in the order in which they were done.
 
     A worker begins when parameters are published, or when it is done with older ones. Where it is interrupted
     instead, only gradients that came can be seen, the fast ones.
@@ -32,7 +25,7 @@ def round_trips(entries: Iterable[Mapping[str, Any]]) -> Iterator[RoundTrip]:
             worker, began = arrival["worker"], published.get(arrival["iteration"])
             if began is not None:
                 done = began + arrival["seconds"]
-                yield RoundTrip(worker, done - min(max(began, free.get(worker, began)), done))
+                yield worker, done - min(max(began, free.get(worker, began)), done)
                 free[worker] = done
 
 
@@ -54,8 +47,8 @@ def write_trace(log: Path, trace: Path, workers: int | None) -> int:
     with trace.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(HEADER)
-        for i, trip in enumerate(trips):
-            worker = trip.worker if workers is None else i % workers
+        for i, (number, seconds) in enumerate(trips):
+            worker = number if workers is None else i % workers
             steps[worker] = steps.get(worker, -1) + 1
-            table.writerow((steps[worker], worker, f"{trip.seconds:.6f}"))
+            table.writerow((steps[worker], worker, f"{seconds:.6f}"))
     return len(trips)

@@ -64,7 +64,7 @@ def test_dbw_plus_is_the_default() -> None:
             "",
             {},
             b"[controller]\nmax_bees = 1",
-            r"max_bees in \S+ is no option; \[controller\] may have listen,",
+            r"unknown option max_bees in \S+; \[controller\] may have listen,",
         ),
         ("", {}, b"max_jobs = 1", r"max_jobs in \S+\.toml must be in a table, such as \[controller\]"),
         ("", {}, b"[controler]\nmax_jobs = 1", r"the file \S+\.toml has \[controler\], but no table \[controller\]"),

@@ -9,19 +9,11 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Membership
 from dbw_runtime.channel import Connection
-from dbw_runtime.configuration import UsageError
-from dbw_runtime.security import Tokens, require_protection, server_credentials
 from tests.programs import controller_program
 from tests.reports import create, failure, summary
 from tests.servers import PATIENCE, Controller, controller, wait_until
@@ -413,79 +405,6 @@ def test_a_controller_that_would_be_unsafe_or_unusable_does_not_start(good: File
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines()[-1].startswith(f"dbw controller: error: {text}")
         assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
-def test_other_machines_are_not_served_in_the_clear_unless_that_is_asked_for(address: str) -> None:
-    with pytest.raises(UsageError, match=r"other machines can reach .*--tls-cert.*--insecure"):
-        require_protection(address, encrypted=False, insecure=False)
-    require_protection(address, encrypted=True, insecure=False)
-    require_protection(address, encrypted=False, insecure=True)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.1.2.3:1", "[::1]:1", "localhost:1"])
-def test_this_machine_may_be_served_in_the_clear(address: str) -> None:
-    require_protection(address, encrypted=False, insecure=False)
-
-
-@pytest.mark.parametrize("missing", ["cert", "key", "both"])
-def test_tls_needs_a_certificate_and_a_key(good: Files, ca: Path, missing: str) -> None:
-    cert, key = (None if missing in (name, "both") else path for name, path in good._asdict().items())
-    with pytest.raises(UsageError, match="TLS needs both --tls-cert and --tls-key"):
-        server_credentials(cert, key, ca)
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (None, "No such file or directory: .*{path}"),
-        (b"", "{path}"),
-        (b"this is no PEM", "{path}"),
-        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n", "{path}"),
-    ],
-)
-@pytest.mark.parametrize("which", ["certificate", "key", "client authority"])
-def test_a_tls_file_that_cannot_be_used_is_named(
-    tmp_path: Path, good: Files, ca: Path, which: str, content: bytes | None, problem: str
-) -> None:
-    path = tmp_path / "bad.pem"
-    if content is not None:
-        path.write_bytes(content)
-    files = {"certificate": good.cert, "key": good.key, "client authority": ca, which: path}
-    with pytest.raises(UsageError, match=f"the TLS files cannot be used: .*{problem.format(path=path)}"):
-        server_credentials(*files.values())
-
-
-def test_a_key_must_be_the_certificate_s_and_not_encrypted(authority: trustme.CA, folder: Path, good: Files) -> None:
-    another = write(authority.issue_cert("127.0.0.1"), folder, "another")
-    with pytest.raises(UsageError, match=r"another\.key are not a certificate .* and its private key"):
-        server_credentials(good.cert, another.key, None)
-    key = load_pem_private_key(good.key.read_bytes(), None)
-    encrypted = folder / "encrypted.key"
-    encrypted.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"s3cret")))
-    with pytest.raises(UsageError, match=r"encrypted\.key are not a certificate .* and its private key"):
-        server_credentials(good.cert, encrypted, None)
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (None, "No such file or directory: .*tokens"),
-        (b"alice alice-s3cret\nbob\n", "line 2 of .*tokens must be an identity and its token, separated by spaces"),
-        (b"alice has-spaces s3cret\n", "line 1 of .*tokens must be an identity and its token, separated by spaces"),
-        (b"alice same-s3cret\n\nbob same-s3cret\n", "line 3 of .*tokens has a token that an earlier line has as well"),
-        (b"alice \xff\xfe-s3cret\n", "utf-8"),
-    ],
-)
-def test_a_bad_token_file_is_refused_without_telling_a_token(
-    tmp_path: Path, content: bytes | None, problem: str
-) -> None:
-    path = tmp_path / "tokens"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UsageError, match=f"the token file cannot be used: .*{problem}") as caught:
-        Tokens(path)
-    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("protection", ["tls", "insecure"])

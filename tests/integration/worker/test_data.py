@@ -136,7 +136,7 @@ def test_without_any_source_one_error_says_why_for_each_and_the_rest_is_got(tmp_
 def test_help(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", *arguments]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("usage: dbw data get NAME…\n")
+    assert said.out.startswith("usage: dbw data COMMAND …\n")
     assert said.err == ""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dbw_experiments.demo import plots
+from dbw_experiments.demo.analysis import moving_average
 from dbw_experiments.demo.report import headline, relative, results, write_report
 from dbw_experiments.demo.runs import Iteration, Run
 from tests.runs import TARGET, simulated
@@ -86,35 +87,36 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     [
         (
             (lasting(DBW, 12.3), lasting(SYNC, 35)),
-            "Dynamic backup workers reached loss 0.2 in 12.3 s; waiting for everybody took 35.0 s: 2.8 times as long.",
+            "Dynamic backup workers reached loss 0.2 in 12.3 s; waiting for all workers took 35.0 s: "
+            "2.8 times as long.",
         ),
         (
             (lasting(DBW, 35), lasting(SYNC, 12.5)),
-            "Dynamic backup workers reached loss 0.2 in 35.0 s; waiting for everybody took only 12.5 s: "
+            "Dynamic backup workers reached loss 0.2 in 35.0 s; waiting for all workers took only 12.5 s: "
             "it was 2.8 times as fast.",
         ),
         (
             (lasting(DBW, 10), lasting(SYNC, 10.3), lasting(STATIC, 120)),
-            "Dynamic backup workers reached loss 0.2 in 10.0 s; waiting for everybody took 10.3 s: about as long; "
+            "Dynamic backup workers reached loss 0.2 in 10.0 s; waiting for all workers took 10.3 s: about as long; "
             "waiting for 4 of 8 took 120 s: 12.0 times as long.",
         ),
         (
             (lasting(DBW, 10), losing(lasting(SYNC, 60), 0.5)),
-            "Dynamic backup workers reached loss 0.2 in 10.0 s; waiting for everybody did not reach it in 60.0 s.",
+            "Dynamic backup workers reached loss 0.2 in 10.0 s; waiting for all workers did not reach it in 60.0 s.",
         ),
         (
             (losing(lasting(DBW, 60), 0.5), lasting(SYNC, 30)),
-            "Dynamic backup workers did not reach loss 0.2 in 60.0 s; waiting for everybody reached it in 30.0 s.",
+            "Dynamic backup workers did not reach loss 0.2 in 60.0 s; waiting for all workers reached it in 30.0 s.",
         ),
         (
             (losing(lasting(DBW, 60), 0.5), losing(lasting(SYNC, 60), 0.7)),
-            "Dynamic backup workers did not reach loss 0.2 in 60.0 s; waiting for everybody did not in 60.0 s.",
+            "Dynamic backup workers did not reach loss 0.2 in 60.0 s; waiting for all workers did not in 60.0 s.",
         ),
         (
             (losing(lasting(DBW, 10), None), losing(lasting(SYNC, 20), None)),
-            "Dynamic backup workers did not reach loss 0.2 in 10.0 s; waiting for everybody did not in 20.0 s.",
+            "Dynamic backup workers did not reach loss 0.2 in 10.0 s; waiting for all workers did not in 20.0 s.",
         ),
-        ((lasting(SYNC, 0.5),), "Waiting for everybody reached loss 0.2 in 0.50 s."),
+        ((lasting(SYNC, 0.5),), "Waiting for all workers reached loss 0.2 in 0.50 s."),
         ((lasting(replace(DBW, policy="adasync:2"), 5),), "Adasync:2 reached loss 0.2 in 5.0 s."),
     ],
 )
@@ -131,7 +133,7 @@ def test_the_table_has_a_row_a_run(tmp_path: Path) -> None:
     dbw, sync = lasting(DBW, 10), replace(lasting(SYNC, 25), accuracy=None)
     assert written(tmp_path, dbw, sync).summary == [
         ["dbw dynamic backup workers", "10.0 s", "1 ×", "40", f"{DBW.mean_k:.1f} of 8", "94.2 %"],
-        ["sync waiting for everybody", "25.0 s", "2.5 ×", "40", "8.0 of 8", "–"],
+        ["sync waiting for all workers", "25.0 s", "2.5 ×", "40", "8.0 of 8", "–"],
     ]
 
 
@@ -271,6 +273,6 @@ def test_no_training_is_no_report(tmp_path: Path, runs: tuple[Run, ...]) -> None
 
 
 def test_a_moving_average_keeps_what_is_constant_and_the_mean_of_its_window() -> None:
-    assert plots.moving_average(np.full(9, 3.0), width=2).tolist() == [3.0] * 9
-    assert plots.moving_average(np.array([0.0, 3.0, 6.0, 0.0]), width=1).tolist() == [1.5, 3.0, 3.0, 3.0]
-    assert plots.moving_average(np.array([]), width=0).tolist() == []
+    assert moving_average(np.full(9, 3.0), width=2).tolist() == [3.0] * 9
+    assert moving_average(np.array([0.0, 3.0, 6.0, 0.0]), width=1).tolist() == [1.5, 3.0, 3.0, 3.0]
+    assert moving_average(np.array([]), width=0).tolist() == []

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,11 +15,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from dbw_experiments.laboratory.runs import Column
-
 Style = Literal["-"] | tuple[float, Sequence[float]]  # of lines
 Shared = Literal["none", "row"]
-Array = npt.NDArray[np.float64]
 
 WIDTH, PIXELS = 10.0, 1600  # inches, of the PNG
 INK, MUTED, GRID = "#222222", "#555555", "#dddddd"
@@ -79,7 +75,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 def panels(
     figure: Figure, rows: int, columns: int, height: float, least: float = 2.6, y: Shared = "none"
 ) -> "np.ndarray[Any, Any]":
-    """A grid of axes, each so many inches high and at least so many wide."""
+    """A grid of axes, each this high and at least this wide, in inches."""
     figure.set_size_inches(max(WIDTH, least * columns), 1.0 + height * rows)
     return figure.subplots(rows, columns, squeeze=False, sharey=y)
 
@@ -134,14 +130,3 @@ def logarithmic(axes: Axes) -> None:
 def whole_numbers() -> MaxNLocator:
     """Ticks of an axis of counts."""
     return MaxNLocator(8, integer=True, min_n_ticks=1, steps=[1, 2, 4, 10])
-
-
-def numbers(column: Column | None) -> Array:
-    """A column of numbers; NaN where there is none."""
-    return np.array([value if isinstance(value, (int, float)) else np.nan for value in column or []], dtype=float)
-
-
-def matrix(column: Column | None, width: int) -> Array:
-    """A column of lists, a row each; NaN where there is no number."""
-    rows = [numbers(list(row)) if isinstance(row, list) else np.full(width, np.nan) for row in column or []]
-    return np.array(rows, dtype=float).reshape(-1, width)

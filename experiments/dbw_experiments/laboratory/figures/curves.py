@@ -1,17 +1,18 @@
 """Single trainings over time: what is learnt, and which k was chosen meanwhile."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from dbw_experiments.laboratory.analysis.columns import began, last_accuracy, numbers, seconds_to_accuracy, smoothed
+from dbw_experiments.laboratory.analysis.times import times_of
 from dbw_experiments.laboratory.figures import canvas
-from dbw_experiments.laboratory.figures.canvas import INK, MUTED, Array, Style, line, numbers
-from dbw_experiments.laboratory.figures.series import Series, series_of, times_of
+from dbw_experiments.laboratory.figures.canvas import INK, MUTED, Style, line
+from dbw_experiments.laboratory.figures.series import DrawnSeries, drawn_series
 from dbw_experiments.laboratory.figures.times import Box, draw_boxes
-from dbw_experiments.laboratory.history import LatestLoss
 from dbw_experiments.laboratory.runs import Outcome, Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
@@ -24,7 +25,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
 
     These are of the first seed. Where there are more, box plots of all seeds' accuracy are below.
     """
-    series = series_of(scenario, records)
+    series = drawn_series(scenario, records)
     seeds = {run.seed for run in scenario.runs()}
     rows, boxes = ["loss"], []
     if any("accuracy" in record.outcome.columns for record in records):
@@ -48,13 +49,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     canvas.legend(figure, handles, f"seed {min(seeds)}" if len(seeds) > 1 else None)
 
 
-def smoothed(ks: Iterable[float], losses: Iterable[float], workers: int) -> Array:
-    """For each iteration the mean loss of the latest n gradients, or a few more: what the target is judged by."""
-    latest = LatestLoss(workers)
-    return np.array([latest.add(k, loss) for k, loss in zip(ks, losses, strict=True)])
-
-
-def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> list[Axes]:
+def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[DrawnSeries]) -> list[Axes]:
     """Draw a column; returns the axes of DBW's ratio, if there is one."""
     *others, last = column.values()
     last.set_xlabel("virtual seconds")
@@ -78,38 +73,19 @@ def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) ->
     return [_draw_ratio(column["k"], outcome) for outcome in [one for some, one in shown if some.policy == "dbw"][:1]]
 
 
-def _draw_boxes(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> None:
+def _draw_boxes(column: dict[str, Axes], case: Case, series: Sequence[DrawnSeries]) -> None:
     """Box plots over seeds: how accurate models are in the end, and when they were as accurate as they should be."""
     numbers_of: dict[str, Callable[[Outcome], float | None]] = {
         "in the end": last_accuracy,
         "to the target": lambda outcome: seconds_to_accuracy(outcome, case.target_accuracy or 1.0),
     }
     for name, axes in column.items():
-        theirs = [(some, [one.outcome for one in some.records if one.run.case == case.name]) for some in series]
+        theirs = [(some, [one.outcome for one in some.there(case)]) for some in series]
         boxes = [(some, times_of(map(numbers_of[name], outcomes))) for some, outcomes in theirs if outcomes]
         draw_boxes(axes, [Box(some.label.replace(", ", "\n"), some.colour, found) for some, found in boxes])
 
 
-def last_accuracy(outcome: Outcome) -> float | None:
-    """The last accuracy that was measured."""
-    known = numbers(outcome.columns.get("accuracy"))
-    known = known[np.isfinite(known)]
-    return float(known[-1]) if known.size else None
-
-
-def seconds_to_accuracy(outcome: Outcome, target: float) -> float | None:
-    """When an accuracy was measured first; None if it never was."""
-    accuracy = numbers(outcome.columns.get("accuracy"))
-    reached = np.flatnonzero(accuracy >= target)
-    return float(began(outcome)[reached[0]]) if reached.size else None
-
-
-def began(outcome: Outcome) -> Array:
-    """When iterations began. Accuracies are of the parameters that they began with."""
-    return np.concatenate([[0.0], numbers(outcome.columns["seconds"])[:-1]])
-
-
-def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None:
+def _draw_loss(axes: Axes, some: DrawnSeries, outcome: Outcome, workers: int) -> None:
     """The loss; a dot where the target was reached, a cross where training diverged."""
     seconds, ks, losses = (numbers(outcome.columns[name]) for name in ("seconds", "k", "loss"))
     means = smoothed(ks, losses, workers)
@@ -117,18 +93,17 @@ def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None
     known = np.flatnonzero(np.isfinite(means))
     if len(known) and (outcome.reached is not None or outcome.loss is None):
         end = known[-1]
-        axes.plot(
-            seconds[end], means[end], marker="x" if outcome.loss is None else "o", color=some.colour, markersize=5
-        )
+        marker = "x" if outcome.loss is None else "o"
+        axes.plot(seconds[end], means[end], marker=marker, color=some.colour, markersize=5)
 
 
-def _draw_accuracy(axes: Axes, some: Series, outcome: Outcome) -> None:
+def _draw_accuracy(axes: Axes, some: DrawnSeries, outcome: Outcome) -> None:
     seconds, accuracy = began(outcome), numbers(outcome.columns["accuracy"])
     known = np.isfinite(accuracy)
     axes.plot(seconds[known], accuracy[known], color=some.colour, linestyle=some.style, linewidth=1.4)
 
 
-def _draw_choices(axes: Axes, some: Series, outcome: Outcome) -> None:
+def _draw_choices(axes: Axes, some: DrawnSeries, outcome: Outcome) -> None:
     edges = [0.0, *numbers(outcome.columns["seconds"])]
     ks = numbers(outcome.columns["k"])
     axes.stairs(ks, edges, baseline=None, color=some.colour, linestyle=some.style, linewidth=0.9)
@@ -148,20 +123,16 @@ def _label(first: dict[str, Axes], ratios: Sequence[Axes], workers: int) -> None
     first["loss"].set_ylabel("training loss")
     if any(len(drawn.get_lines()) for drawn in first["loss"].get_shared_y_axes().get_siblings(first["loss"])):
         canvas.logarithmic(first["loss"])
-    if "accuracy" in first:
-        first["accuracy"].set_ylabel("held-out accuracy")
-        first["accuracy"].yaxis.set_major_formatter(PercentFormatter(1.0))
-    if "in the end" in first:
-        first["in the end"].set_ylabel("accuracy in the end,\nall seeds")
-        first["in the end"].yaxis.set_major_formatter(PercentFormatter(1.0))
+    for name, label in (("accuracy", "held-out accuracy"), ("in the end", "accuracy in the end,\nall seeds")):
+        if name in first:
+            first[name].set_ylabel(label)
+            first[name].yaxis.set_major_formatter(PercentFormatter(1.0))
     if "to the target" in first:
         first["to the target"].set_ylabel("seconds to the target\naccuracy, all seeds")
     if "k" in first:
         first["k"].set(ylabel="k", ylim=(0, workers + 0.5))
         first["k"].yaxis.set_major_locator(canvas.whole_numbers())
-    values = np.concatenate(
-        [np.asarray(drawn.get_ydata()) for axes in ratios for drawn in axes.get_lines()] or [np.empty(0)]
-    )
+    values = [value for axes in ratios for drawn in axes.get_lines() for value in np.asarray(drawn.get_ydata())]
     for axes in ratios:
         canvas.scale(axes, values)
         axes.grid(visible=False)

@@ -1,9 +1,7 @@
 """How long an iteration takes for each k: averages, and estimates that keep to what must hold."""
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from statistics import fmean
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,17 +10,14 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
-from dbw_controller.core.spec import SyncMode
-from dbw_experiments.laboratory.cluster import Cluster
+from dbw_experiments.laboratory.analysis.columns import matrix, numbers
+from dbw_experiments.laboratory.analysis.durations import true_durations
 from dbw_experiments.laboratory.figures import canvas
-from dbw_experiments.laboratory.figures.canvas import MUTED, Style, line, matrix, numbers
-from dbw_experiments.laboratory.figures.series import COLOURS, series_of
-from dbw_experiments.laboratory.runs import Record, Run
+from dbw_experiments.laboratory.figures.canvas import MUTED, Style, line
+from dbw_experiments.laboratory.figures.series import COLOURS, drawn_series
+from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
-from dbw_worker.delays import Delay, parse_delay
 
-GRADIENTS = 50_000  # about so many are waited for to know true means: two seconds, and an error of a percent or two
-LEAST = 500  # iterations for each k
 TRUE: Style = (0, (5, 3))
 TITLES = ["k chosen", "averages of what was observed", "constrained estimates"]
 
@@ -30,7 +25,7 @@ TITLES = ["k chosen", "averages of what was observed", "constrained estimates"]
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A row for each case: the k that were chosen, averages for each k, and estimates for each k."""
     grid = canvas.panels(figure, len(scenario.cases), len(TITLES), height=3.0)
-    dynamic = [some for some in series_of(scenario, records) if not some.is_static]
+    dynamic = [some for some in drawn_series(scenario, records) if not some.is_static]
     dynamic.sort(key=lambda some: some.policy != "dbw")
     for row, case in zip(grid, scenario.cases, strict=True):
         found = [one for some in dynamic if (one := some.first(case)) and "estimated_durations" in one.outcome.columns]
@@ -45,23 +40,6 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     for axes in grid[-1]:
         axes.set_xlabel("iteration")
     canvas.legend(figure, [line("true mean if k were always the same", MUTED, TRUE, 0.9)])
-
-
-def true_durations(run: Run, folder: Path) -> list[float]:
-    """The mean duration of an iteration in virtual seconds, for each static k from 1 to n, in the run's cluster.
-
-    The folder is where traces of delays are.
-    """
-    return _true_durations(run.workers, parse_delay(run.delay, folder), run.seed, SyncMode(run.sync_mode))
-
-
-@cache
-def _true_durations(workers: int, delay: Delay, seed: int, sync_mode: SyncMode) -> list[float]:
-    means, iterations = [], max(LEAST, GRADIENTS // workers**2)
-    for k in range(1, workers + 1):
-        cluster = Cluster(workers, delay, seed, sync_mode)
-        means.append(fmean(cluster.iterate(k).end.seconds for _ in range(iterations)))
-    return means
 
 
 def _draw_case(row: Sequence[Axes], record: Record, folder: Path) -> None:

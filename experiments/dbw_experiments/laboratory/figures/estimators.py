@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dbw_experiments.laboratory.figures.canvas import INK, Array, Style, legend, line, numbers, panels, say, scale
-from dbw_experiments.laboratory.figures.series import COLOURS, series_of
-from dbw_experiments.laboratory.runs import Column, Record
+from dbw_experiments.laboratory.analysis.columns import Array, exact, numbers
+from dbw_experiments.laboratory.figures.canvas import INK, Style, legend, line, panels, say, scale
+from dbw_experiments.laboratory.figures.series import COLOURS, drawn_series
+from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
 
 TITLES = {
@@ -22,7 +23,7 @@ EXACT: Style = (0, (3, 1.5))
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A row for each case: norm, variance and gain over iterations."""
     grid = panels(figure, len(scenario.cases), len(TITLES), height=2.5)
-    series = [some for some in series_of(scenario, records) if some.policy == "dbw"]
+    series = [some for some in drawn_series(scenario, records) if some.policy == "dbw"]
     for row, case in zip(grid, scenario.cases, strict=True):
         found = [one.outcome.columns for some in series if (one := some.first(case))]
         for axes, name in zip(row, TITLES, strict=True):
@@ -39,17 +40,8 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     legend(figure, [line(label, COLOURS["dbw"]), line("exact", INK, EXACT)])
 
 
-def exact(columns: dict[str, Column], name: str) -> Array:
-    """What is estimated; NaN where it was not measured. The gain is judged by the loss of the next iteration."""
-    if name != "gain":
-        return numbers(columns.get(f"exact_{name}"))
-    losses = numbers(columns.get("exact_loss"))
-    return losses - np.append(losses[1:], np.nan) if len(losses) else losses
-
-
 def _draw(axes: Axes, estimates: Array, measured: Array) -> None:
     known = np.flatnonzero(np.isfinite(measured))
-    values = np.concatenate([estimates, measured])
     axes.plot(estimates, color=COLOURS["dbw"], linewidth=1.3)
     axes.plot(known, measured[known], color=INK, linestyle=EXACT, linewidth=1, marker=".", markersize=3)
-    scale(axes, values)
+    scale(axes, [*estimates, *measured])

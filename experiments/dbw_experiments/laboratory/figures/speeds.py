@@ -1,16 +1,16 @@
 """How fast policies are beside the best static k, which one could only know afterwards: a row for each case."""
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from dbw_experiments.laboratory.comparison import BEST, Comparison, middle
+from dbw_experiments.laboratory.analysis.comparison import Comparison
 from dbw_experiments.laboratory.figures.canvas import INK, legend, panels, say
-from dbw_experiments.laboratory.figures.series import Series, series_of
+from dbw_experiments.laboratory.figures.series import DrawnSeries, drawn_series
 from dbw_experiments.laboratory.figures.times import goal
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
@@ -23,7 +23,7 @@ TICKS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A dot for each policy's median, and a line from its slowest to its fastest seed."""
     comparison = Comparison(scenario, records)
-    dynamic = [some for some in series_of(scenario, records) if not some.is_static]
+    dynamic = [some for some in drawn_series(scenario, records) if not some.is_static]
     axes = panels(figure, 1, 1, 0.6 + 0.42 * len(comparison.cases))[0, 0]
     if not records:
         say(axes, "no results yet")
@@ -40,8 +40,8 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     axes.set_yticks(range(len(comparison.cases)), [_label(comparison, case) for case in comparison.cases])
     axes.set_ylim(len(comparison.cases) - 0.4, -0.6)
     axes.set_xlabel(f"speed {goal(scenario)}, beside the best static k in hindsight")
-    handles = [_handle(some) for some in dynamic]
-    legend(figure, handles)
+    look: dict[str, Any] = {"marker": "o", "markersize": 5, "linewidth": 1.2}
+    legend(figure, [Line2D([], [], color=some.colour, label=some.label, **look) for some in dynamic])
 
 
 def _label(comparison: Comparison, case: str) -> str:
@@ -49,16 +49,10 @@ def _label(comparison: Comparison, case: str) -> str:
     return case if k is None else f"{case}  (best k = {k})"
 
 
-def _draw(axes: Axes, comparison: Comparison, case: str, some: Series, y: float) -> None:
-    times, best = comparison.times(case, some.policy), middle(comparison.times(case, BEST))
-    if not times.runs or not math.isfinite(best):
+def _draw(axes: Axes, comparison: Comparison, case: str, some: DrawnSeries, y: float) -> None:
+    speeds = comparison.speeds(case, some.policy)
+    if speeds is None:
         return
-    slowest = 0.0 if times.unreached else best / max(times.seconds)
-    speeds = [slowest, best / middle(times), best / min(times.seconds) if times.seconds else 0.0]
     low, middling, high = (min(max(speed, SLOWEST), FASTEST) for speed in speeds)
     axes.plot([low, high], [y, y], color=some.colour, linewidth=1.2, alpha=0.6)
     axes.plot([middling], [y], marker="o" if speeds[1] >= SLOWEST else "<", color=some.colour, markersize=5)
-
-
-def _handle(some: Series) -> Line2D:
-    return Line2D([], [], color=some.colour, marker="o", markersize=5, linewidth=1.2, label=some.label)

@@ -9,17 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from dbw_experiments.laboratory.analysis.times import Times, best_static
 from dbw_experiments.laboratory.figures.canvas import INK, legend, line, panels, say, scale, whole_numbers
-from dbw_experiments.laboratory.figures.series import (
-    ALL,
-    FURTHER,
-    Series,
-    Times,
-    best_static,
-    series_of,
-    static_k,
-    times_of,
-)
+from dbw_experiments.laboratory.figures.series import ALL, FURTHER, DrawnSeries, drawn_series
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
@@ -33,11 +25,7 @@ class Static(NamedTuple):
     rule: str
     rate: float
     records: list[Record]
-
-    @property
-    def times(self) -> Times:
-        """When the target was reached."""
-        return times_of(record.outcome.reached for record in self.records)
+    times: Times  # when the target was reached
 
 
 class Box(NamedTuple):
@@ -50,7 +38,7 @@ class Box(NamedTuple):
 
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A column for each case: box plots above, static policies below."""
-    cases, series = scenario.cases, series_of(scenario, records)
+    cases, series = scenario.cases, drawn_series(scenario, records)
     dynamic = [some for some in series if not some.is_static]
     static = [some for some in series if some.is_static]
     names = dict.fromkeys(some.rule for some in static)
@@ -96,12 +84,12 @@ def goal(scenario: Scenario) -> str:
     return f"to a loss of {targets.pop():g}" if len(targets) == 1 and None not in targets else "to the target"
 
 
-def _in(case: Case, static: Sequence[Series]) -> list[Static]:
-    theirs = [(some.rule, [one for one in some.records if one.run.case == case.name]) for some in static]
-    return [Static(static_k(some[0].run), rule, some[0].run.rate, some) for rule, some in theirs if some]
+def _in(case: Case, static: Sequence[DrawnSeries]) -> list[Static]:
+    theirs = [(some, some.there(case)) for some in static]
+    return [Static(one[0].run.static_k, some.rule, one[0].run.rate, one, some.of(case)) for some, one in theirs if one]
 
 
-def _dynamic_boxes(dynamic: Sequence[Series], case: Case) -> list[Box]:
+def _dynamic_boxes(dynamic: Sequence[DrawnSeries], case: Case) -> list[Box]:
     boxes = [Box(some.label.replace(", ", "\n"), some.colour, some.of(case)) for some in dynamic]
     return [box for box in boxes if box.times.runs]
 
@@ -160,16 +148,14 @@ def _quartiles(times: Times, end: float) -> dict[str, float]:
 
 
 def _draw_every_k(
-    axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[Series], case: Case
+    axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[DrawnSeries], case: Case
 ) -> None:
     means = {some.label: some.of(case).mean for some in dynamic}
-    unreached = any(
-        times.unreached for times in [*(some.times for some in statics), *(some.of(case) for some in dynamic)]
-    )
-    seconds = [time for some in statics for time in some.times.seconds] + list(means.values())
     if not statics:
         say(axes, "no results yet")
         return
+    unreached = any(times.unreached for times in [some.times for some in statics] + [some.of(case) for some in dynamic])
+    seconds = [time for some in statics for time in some.times.seconds] + list(means.values())
     scale(axes, seconds, ROOM if unreached else 0.06)
     for row, policy in enumerate(dynamic):
         mark_unreached(axes, case.workers + 0.5, policy.of(case), policy.colour, row)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dbw_experiments.laboratory.comparison import BEST, Comparison, middle
-from dbw_experiments.laboratory.figures.series import Times
+from dbw_experiments.laboratory.analysis.comparison import BEST, Comparison
 from dbw_experiments.laboratory.runs import Outcome, Record
 from dbw_experiments.laboratory.scenario import Case, Compared, Scenario
 
@@ -47,32 +46,23 @@ def comparison() -> Comparison:
     return Comparison(scenario(), records)
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        (Times([3.0, 1.0, 2.0], 0), 2.0),
-        (Times([1.0, 3.0], 0), 2.0),
-        (Times([1.0, 2.0], 1), 2.0),
-        (Times([1.0], 2), math.inf),
-        (Times([], 0), math.inf),
-    ],
-)
-def test_who_never_reaches_the_target_takes_for_ever(times: Times, expected: float) -> None:
-    assert middle(times) == expected
-
-
 def test_the_best_static_k_has_the_least_median(comparison: Comparison) -> None:
     assert comparison.best_k("one") == 2
     assert comparison.times("one", BEST).seconds == [30.0, 25.0, 35.0]
 
 
 def test_speed_ups_are_ratios_of_medians(comparison: Comparison) -> None:
-    assert comparison.policies == ["dbw", "dbw-plus"]
     assert comparison.speed_up("one", "dbw-plus", "dbw") == 2.5
     assert comparison.speed_up("one", "dbw-plus", BEST) == 1.5
     assert comparison.speed_up("one", "dbw-plus", "dbw", BEST) == 1.5
     assert comparison.mean_speed_up("dbw-plus", "dbw") == pytest.approx(2.5)
     assert comparison.speed_up("one", "static:1", "dbw") == 0.0
+
+
+def test_speeds_are_those_of_the_slowest_the_median_and_the_fastest_seed(comparison: Comparison) -> None:
+    assert comparison.speeds("one", "dbw") == (0.5, 0.6, 0.75)
+    assert comparison.speeds("one", "dbw-plus") == (0.0, 1.5, 3.0)  # one seed never reached the target
+    assert comparison.speeds("one", "adasync") is None
 
 
 def test_iterations_are_known_where_all_seeds_reached_the_target(comparison: Comparison) -> None:
@@ -85,5 +75,6 @@ def test_without_results_nothing_is_known() -> None:
     empty = Comparison(scenario(), [])
     assert empty.best_k("one") is None
     assert empty.times("one", BEST).runs == 0
+    assert empty.speeds("one", "dbw") is None
     assert math.isnan(empty.speed_up("one", "dbw-plus", BEST))
     assert empty.speed_ups("dbw-plus", BEST) == []

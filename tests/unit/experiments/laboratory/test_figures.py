@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,14 +7,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dbw_experiments.laboratory.figures import KINDS, draw
-from dbw_experiments.laboratory.figures.curves import last_accuracy, seconds_to_accuracy, smoothed
-from dbw_experiments.laboratory.figures.durations import true_durations
-from dbw_experiments.laboratory.figures.estimators import exact
-from dbw_experiments.laboratory.figures.over_cases import numbered
-from dbw_experiments.laboratory.figures.series import Times, label_of, series_of
+from dbw_experiments.laboratory.figures.scenario_figure import KINDS, draw
+from dbw_experiments.laboratory.figures.series import drawn_series
+from dbw_experiments.laboratory.figures.times_over_cases import numbered
 from dbw_experiments.laboratory.runs import Column, Outcome, Record, Run
-from dbw_experiments.laboratory.scenario import Case, Compared, Scenario
+from dbw_experiments.laboratory.scenario import PLOTS, Case, Compared, Scenario
 
 WORKERS, ITERATIONS = 4, 12
 COMPARED = [
@@ -80,6 +75,10 @@ def texts(folder: Path) -> list[str]:
     return ["".join(found.itertext()) for found in root.iter("{http://www.w3.org/2000/svg}text")]
 
 
+def test_every_plot_of_a_scenario_can_be_drawn() -> None:
+    assert set(KINDS) == set(PLOTS)
+
+
 @pytest.mark.parametrize("plot", KINDS)
 def test_every_kind_of_figure_has_title_and_cases_as_text_and_a_wide_white_image(plot: str, tmp_path: Path) -> None:
     of = scenario(plot)
@@ -123,11 +122,6 @@ def test_a_diverged_training_is_drawn(plot: str, tmp_path: Path) -> None:
 
     of = scenario(plot, ["α = 1"])
     draw(of, [diverged(one) for one in records(of)], tmp_path)
-
-
-def test_knowing_the_kinds_takes_no_matplotlib() -> None:
-    program = "import sys; from dbw_experiments.laboratory.figures import KINDS; print('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"False\n"
 
 
 @pytest.mark.parametrize("plot", ["times", "times-over-cases"])
@@ -197,39 +191,6 @@ def test_accuracies_of_all_seeds_are_box_plots_where_there_are_several(tmp_path:
     assert "accuracy in the end," not in texts(tmp_path)
 
 
-def test_an_accuracy_is_reached_when_an_iteration_begins_with_it() -> None:
-    outcome = Outcome(reached=None, iterations=4, gradients=4, seconds=4.5, loss=1.0)
-    outcome = replace(outcome, columns={"seconds": [1.0, 2.0, 3.0, 4.5], "accuracy": [0.1, None, 0.8, 0.7]})
-    assert [seconds_to_accuracy(outcome, target) for target in (0.1, 0.75, 0.8, 0.9)] == [0.0, 2.0, 2.0, None]
-    assert last_accuracy(outcome) == 0.7
-
-
-def test_the_best_static_policy_is_judged_by_the_seeds_that_all_have(tmp_path: Path) -> None:
-    """As on the page about the paper: k = 3 would be slower if its seed 2 counted."""
-    of = scenario("times", names=["α = 0"])
-    slow = {("static:3", 0): 9.0, ("static:3", 1): 9.0, ("static:3", 2): 99.0}
-    some = records(of, lambda run: slow.get((run.policy, run.seed), 10.0))
-    some = [one for one in some if one.run.policy != "static:2" or one.run.seed < 2]
-    draw(of, some, tmp_path)
-    assert [text for text in texts(tmp_path) if text.startswith("k = ")] == ["k = 3", "k = 3", "k = 4"]
-
-
-def test_the_loss_is_smoothed_over_the_latest_n_gradients() -> None:
-    # n = 4: the first alone, then both, then the latest three, whose 1 + 2 + 2 are enough, then the latest alone
-    assert smoothed([1, 2, 2, 4], [8.0, 2.0, 4.0, 1.0], workers=4) == pytest.approx([8.0, 4.0, 3.0, 1.0])
-
-
-def test_the_exact_loss_decrease_is_known_where_two_losses_in_a_row_are() -> None:
-    decrease = exact({"exact_loss": [2.0, 1.5, None, 1.0, 0.75]}, "gain")
-    assert np.array_equal(decrease, [0.5, np.nan, np.nan, 0.25, np.nan], equal_nan=True)
-
-
-def test_true_durations_are_the_means_of_order_statistics_where_workers_are_interrupted() -> None:
-    run = replace(scenario("durations").runs()[0], sync_mode="push-interrupt", delay="exp:1")
-    expected = np.cumsum([1 / (WORKERS - i) for i in range(WORKERS)])  # of exponential delays (Rényi)
-    assert true_durations(run, Path()) == pytest.approx(expected, rel=0.08)
-
-
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
@@ -246,35 +207,15 @@ def test_cases_are_on_an_axis_by_the_numbers_in_their_names(
     assert numbered(names) == expected
 
 
-@pytest.mark.parametrize(
-    ("policy", "label"),
-    [
-        ("dbw", "DBW"),
-        ("b-dbw", "B-DBW"),
-        ("adasync", "AdaSync"),
-        ("adasync:initial_k=2", "AdaSync (initial_k=2)"),
-        ("static:8", "k = 8"),
-        ("static:k=8", "k = 8"),
-        ("sync", "k = n"),
-    ],
-)
-def test_policies_have_readable_names(policy: str, label: str) -> None:
-    assert label_of(policy) == label
-
-
 def test_a_policy_has_the_same_colour_in_all_scenarios_and_no_other_has_it() -> None:
-    many = series_of(scenario("times"), [])
-    few = series_of(replace(scenario("times"), cases=[replace(scenario("times").cases[0], compare=COMPARED[:1])]), [])
+    many = drawn_series(scenario("times"), [])
+    few = drawn_series(
+        replace(scenario("times"), cases=[replace(scenario("times").cases[0], compare=COMPARED[:1])]), []
+    )
     assert few[0].colour == many[0].colour
     assert len({some.colour for some in many}) == len({some.policy for some in many})
 
 
 def test_a_rule_is_named_only_where_a_policy_has_two() -> None:
-    labels = [some.label for some in series_of(scenario("times"), [])]
+    labels = [some.label for some in drawn_series(scenario("times"), [])]
     assert labels[:4] == ["DBW", "B-DBW", "AdaSync", "k = 1, proportional"]
-
-
-def test_times_that_are_not_always_reached_have_no_mean() -> None:
-    assert Times([1.0, 3.0], 0).mean == 2.0
-    assert Times([1.0, 3.0], 1).mean == float("inf")
-    assert Times([9.0], 0).rank < Times([1.0], 1).rank

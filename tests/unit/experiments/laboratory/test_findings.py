@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from dbw_experiments.laboratory import findings
-from dbw_experiments.laboratory.findings import DurationErrors, Findings, Spread
+from dbw_experiments.laboratory.analysis import findings
+from dbw_experiments.laboratory.analysis.findings import DurationErrors, Findings, mean_and_deviation
 from dbw_experiments.laboratory.pages import page
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Column, Outcome, Record, Run
@@ -77,7 +77,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Written:
 def test_a_spread_has_three_digits_of_its_mean_and_as_many_decimals_of_its_deviation(
     values: Sequence[float], text: str
 ) -> None:
-    assert str(Spread(values)) == text
+    assert mean_and_deviation(values) == text
 
 
 def test_it_is_known_how_many_results_are_missing(written: Written) -> None:

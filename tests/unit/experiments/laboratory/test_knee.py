@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dbw_controller.named_policies import policy_from
-from dbw_experiments.laboratory.knee import RATES, Curve, curves, knee_runs
+from dbw_experiments.laboratory.analysis.knee import RATES, Curve, curves, knee_runs
 from dbw_experiments.laboratory.runs import Outcome, Record, Run
 
 RUN = Run(

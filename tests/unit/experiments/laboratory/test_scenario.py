@@ -1,11 +1,14 @@
 """Scenarios give the runs that they say, and wrong ones are refused with what is wrong about them."""
 
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from msgspec.structs import asdict, replace
 
+from dbw_controller.core.policies import POLICIES
 from dbw_controller.named_policies import policy_from
 from dbw_experiments.laboratory.runs import Run
 from dbw_experiments.laboratory.scenario import Scenario, ScenarioError, load_scenario, names
@@ -111,6 +114,40 @@ def test_a_run_is_another_when_its_trace_or_the_file_of_its_model_changes(
         found |= {run.files for run in scenario(tmp_path, text).runs()}
     assert len(found) == 3
     assert {run.files for run in scenario(tmp_path, SMALL).runs()} == {""}
+
+
+POLICY = """from dataclasses import dataclass
+from typing import ClassVar
+
+from dbw_controller.core.policies import Choice, Observation
+from dbw_controller.core.reasons import Reason
+
+
+@dataclass(frozen=True)
+class Mine:
+    k: int = {k}
+    inputs: ClassVar[frozenset[str]] = frozenset()
+
+    def choose(self, seen: Observation) -> Choice:
+        return Choice(min(self.k, seen.workers), Reason.CUSTOM, "always")
+"""
+
+
+@pytest.mark.parametrize(("place", "file"), [("mine.py", "mine.py"), ("mine_package.rules", "mine_package/rules.py")])
+def test_a_run_is_another_when_the_file_of_its_policy_changes_and_runs_of_other_policies_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    found = set()
+    for k in (3, 4):
+        (tmp_path / file).write_text(POLICY.format(k=k))
+        with patch.dict(POLICIES):
+            own, other = scenario(tmp_path, SMALL.replace('"dbw"', f'"{place}:Mine:k=2"') + DBW).runs()
+        assert (own.policy, other.policy, other.files) == (f"{place}:Mine:k=2", "dbw", "")
+        found.add(own.files)
+    assert len(found) == 2
 
 
 def test_all_settings_reach_the_runs(tmp_path: Path) -> None:

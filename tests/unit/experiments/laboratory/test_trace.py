@@ -39,8 +39,7 @@ def test_who_begins_when_parameters_are_published_takes_as_long_as_its_gradient_
         entry(0, 0.5, (0, 0, 1.0), (0, 1, 2.0)),
         entry(1, 2.5, (1, 1, 0.25), (1, 0, 4.0)),
     ]
-    trips = list(round_trips(entries))
-    assert [(trip.worker, trip.seconds) for trip in trips] == [(0, 1.0), (1, 2.0), (1, 0.25), (0, 4.0)]
+    assert list(round_trips(entries)) == [(0, 1.0), (1, 2.0), (1, 0.25), (0, 4.0)]
 
 
 def test_who_is_late_begins_its_next_gradient_when_the_late_one_is_done() -> None:
@@ -103,8 +102,8 @@ def test_the_delays_of_a_simulated_training_are_found(training: tuple[int, list[
         for arrival in iteration.arrivals
     ]
     found = list(round_trips(entries))
-    assert [trip.worker for trip in found] == [worker for worker, _ in expected]
-    assert [trip.seconds for trip in found] == pytest.approx([seconds for _, seconds in expected], rel=1e-9, abs=1e-9)
+    assert [worker for worker, _ in found] == [worker for worker, _ in expected]
+    assert [seconds for _, seconds in found] == pytest.approx([seconds for _, seconds in expected], rel=1e-9, abs=1e-9)
 
 
 def replayed(trace: Path, worker: int, steps: int) -> list[float]:

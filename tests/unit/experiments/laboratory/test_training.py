@@ -161,8 +161,8 @@ def test_gradients_are_known_by_their_worker_only_where_data_are_split(split: bo
 class Told(EmbeddedTrainingJob):
     """A decider, and what it was told at the end of each iteration."""
 
-    def __init__(self, talk: Conversation) -> None:
-        super().__init__(talk)
+    def __init__(self, conversation: Conversation) -> None:
+        super().__init__(conversation)
         self.workers: list[int] = []  # the newest
         self.ended: list[tuple[list[int], Summary]] = []
 

@@ -9,29 +9,21 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from dbw_experiments.laboratory.figures.canvas import Array, matrix, numbers
-from dbw_experiments.laboratory.figures.curves import began, last_accuracy, smoothed
-from dbw_experiments.laboratory.figures.durations import true_durations
-from dbw_experiments.laboratory.figures.estimators import exact
-from dbw_experiments.laboratory.figures.series import Times, best_static, is_static, static_k, times_of
+from dbw_experiments.laboratory.analysis.columns import Array, began, exact, last_accuracy, matrix, numbers, smoothed
+from dbw_experiments.laboratory.analysis.durations import true_durations
+from dbw_experiments.laboratory.analysis.times import Times, best_static, times_of
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import load_scenario
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds, and how far they are apart."""
-
-    values: Sequence[float]
-
-    def __str__(self) -> str:
-        if not self.values:
-            return "–"
-        mean = fmean(self.values)
-        digits = max(0, 2 - math.floor(math.log10(abs(mean)))) if mean else 0
-        spread = f" ± {stdev(self.values):.{digits}f}" if len(self.values) > 1 else ""
-        return f"{mean:.{digits}f}{spread}"
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """A mean over seeds with three digits, and how far they are apart."""
+    if not values:
+        return "–"
+    mean = fmean(values)
+    digits = max(0, 2 - math.floor(math.log10(abs(mean)))) if mean else 0
+    return f"{mean:.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
 class Findings:
@@ -56,7 +48,7 @@ class Findings:
 
     def _some_static(self, case: str, rule: str) -> list[Record]:
         wanted = (case, rule)
-        return [one for one in self.records if is_static(one.run.policy) and (one.run.case, one.run.rule) == wanted]
+        return [one for one in self.records if one.run.named.is_static and (one.run.case, one.run.rule) == wanted]
 
     def seeds(self, case: str, policy: str, rule: str | None = None) -> int:
         """How many seeds there are."""
@@ -72,7 +64,7 @@ class Findings:
         never = f"{times.unreached} of {times.runs} never" if times.unreached else ""
         if not times.seconds:
             return never
-        return f"{Spread(times.seconds)} s" + (f" ({never})" if never else "")
+        return f"{mean_and_deviation(times.seconds)} s" + (f" ({never})" if never else "")
 
     def best(self, case: str, rule: str) -> int:
         """The best static k with learning rates by a rule."""
@@ -96,13 +88,12 @@ class Findings:
             common = ours.keys() & theirs.keys()
             return bool(common) and all(ours[seed] < theirs[seed] for seed in common)
 
-        return _ranges([k for k in sorted({static_k(one.run) for one in self._some_static(case, rule)}) if leads(k)])
+        return _ranges([k for k in sorted({one.run.static_k for one in self._some_static(case, rule)}) if leads(k)])
 
     def edge(self, begin: int) -> str:
         """The median of ηL̂, which is 2 at the edge of stability, from an iteration on."""
-        record = self._first("", "dbw")
-        values = numbers(record.outcome.columns["estimated_smoothness"])[begin:] * record.run.rate
-        return f"{np.nanmedian(values):.2f}"
+        smoothness = self._column("estimated_smoothness")[begin:]
+        return f"{np.nanmedian(smoothness * self._first('', 'dbw').run.rate):.2f}"
 
     def reached(self, policy: str, loss: float, rule: str | None = None) -> str:
         """When the loss of the first seed was down to a value, where curves are kept."""
@@ -112,11 +103,7 @@ class Findings:
     def earliest_k(self, loss: float, rule: str) -> int:
         """The static k whose first seed was the first to have a loss, where curves are kept."""
         statics = [one for one in self._some_static("", rule) if one.run.seed == 0]
-        return static_k(min(statics, key=lambda record: self._seconds_to(loss, record)).run)
-
-    def earliest(self, loss: float, rule: str) -> str:
-        """When that was."""
-        return self.reached(f"static:{self.earliest_k(loss, rule)}", loss, rule)
+        return min(statics, key=lambda record: self._seconds_to(loss, record)).run.static_k
 
     def _seconds_to(self, loss: float, record: Record) -> float:
         columns = record.outcome.columns
@@ -131,23 +118,21 @@ class Findings:
 
     def usual_k(self, policy: str, begin: int = 0, end: int | None = None) -> str:
         """The k that were chosen most often in some iterations, with their shares."""
-        return _usual(numbers(self._first("", policy).outcome.columns["k"])[begin:end])
+        return _usual(self._column("k", policy)[begin:end])
 
     def usual_k_between(self, policy: str, begin: float, end: float, rule: str | None = None) -> str:
         """The k that were chosen most often in some seconds, with their shares."""
-        columns = self._first("", policy, rule).outcome.columns
-        seconds = numbers(columns["seconds"])
-        return _usual(numbers(columns["k"])[(begin < seconds) & (seconds <= end)])
+        seconds = self._column("seconds", policy, rule)
+        return _usual(self._column("k", policy, rule)[(begin < seconds) & (seconds <= end)])
 
     def mean_k(self, policy: str, begin: int = 0, end: int | None = None) -> str:
         """The mean k of some iterations."""
-        return f"{numbers(self._first('', policy).outcome.columns['k'])[begin:end].mean():.1f}"
+        return f"{self._column('k', policy)[begin:end].mean():.1f}"
 
     def first_k_at_most(self, policy: str, k: int, after: float, rule: str | None = None) -> float:
         """When k was first that small, after a time; infinite if it never was."""
-        outcome = self._first("", policy, rule).outcome
-        begun = began(outcome)
-        found = begun[(begun > after) & (numbers(outcome.columns["k"]) <= k)]
+        begun = began(self._first("", policy, rule).outcome)
+        found = begun[(begun > after) & (self._column("k", policy, rule) <= k)]
         return float(found[0]) if found.size else math.inf
 
     def iterations_to_settle(self, case: str, policy: str, start: float, end: float) -> str:
@@ -164,16 +149,18 @@ class Findings:
     def _first(self, case: str, policy: str, rule: str | None = None) -> Record:
         return min(self._some(case, policy, rule), key=lambda record: record.run.seed)
 
+    def _column(self, name: str, policy: str = "dbw", rule: str | None = None) -> Array:
+        """A column of numbers of the first seed."""
+        return numbers(self._first("", policy, rule).outcome.columns[name])
+
     def error(self, name: str) -> str:
         """By how much an estimate is off: the median over iterations of |estimate − exact| / exact."""
-        columns = self._first("", "dbw").outcome.columns
-        estimates, measured = numbers(columns[f"estimated_{name}"]), numbers(columns[f"exact_{name}"])
+        estimates, measured = self._column(f"estimated_{name}"), self._column(f"exact_{name}")
         return f"{100 * np.nanmedian(np.abs(estimates - measured) / measured):.0f} %"
 
     def decreases(self) -> tuple[Array, Array]:
         """The estimated gain and the exact decrease of the loss, where both are known."""
-        columns = self._first("", "dbw").outcome.columns
-        gains, measured = numbers(columns["estimated_gain"]), exact(columns, "gain")
+        gains, measured = self._column("estimated_gain"), exact(self._first("", "dbw").outcome.columns, "gain")
         both = np.isfinite(gains) & np.isfinite(measured)
         return gains[both], measured[both]
 
@@ -188,13 +175,12 @@ class Findings:
 
     def negative(self) -> str:
         """How often the estimated gain is negative."""
-        gains = numbers(self._first("", "dbw").outcome.columns["estimated_gain"])
+        gains = self._column("estimated_gain")
         return f"{100 * np.mean(gains[np.isfinite(gains)] < 0):.0f} %"
 
     def ratio(self, begin: int = 0, end: int | None = None) -> str:
         """The median of ‖∇F‖² / V(g), exact."""
-        columns = self._first("", "dbw").outcome.columns
-        ratios = numbers(columns["exact_squared_norm"]) / numbers(columns["exact_variance"])
+        ratios = self._column("exact_squared_norm") / self._column("exact_variance")
         return f"{np.nanmedian(ratios[begin:end]):.2g}"
 
     def duration_errors(self, name: str) -> "DurationErrors":

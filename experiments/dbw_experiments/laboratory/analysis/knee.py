@@ -47,7 +47,7 @@ def curves(records: Sequence[Record]) -> dict[int, Curve]:
     first: dict[int, list[float]] = defaultdict(list)
     last: dict[int, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, outcome in ((record.run, record.outcome) for record in records):
-        k = int(run.policy.removeprefix("static:"))
+        k = run.static_k
         first[k].append(_number(outcome.columns["loss"][0]))
         last[k][run.rate].append(_in_the_end(outcome.columns["loss"]))
     return {

@@ -1,0 +1,1 @@
+"""What results say, in numbers; nothing is drawn here."""
