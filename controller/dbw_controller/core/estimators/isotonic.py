@@ -172,8 +172,8 @@ def _cut_column(grid: Grid, region: int) -> int:
     number of blocks, or 0 if the region has several columns.
     """
     size, weight, mean, value, stop, below = grid.size, grid.weight, grid.mean, grid.value, grid.stop, grid.below
-    blocks, weights = grid.chain, grid.best
-    count, segment = 0, region
+    blocks, weights, last_above = grid.chain, grid.best, grid.cut
+    count, segment, previous = 0, region, -1
     while segment >= 0:
         if stop[segment] > segment + 1 or (segment - region) % size != 0:
             return 0
@@ -187,12 +187,13 @@ def _cut_column(grid: Grid, region: int) -> int:
                 block_mean = (value[above] * above_weight + block_mean * block_weight) / total
             block_weight = total
             count -= 1
+        if block == segment:
+            last_above[count] = previous  # which need not be in the row above: that may have come later
         blocks[count], weights[count], value[block] = block, block_weight, block_mean
         count += 1
-        segment = below[segment]
+        previous, segment = segment, below[segment]
     for i in range(1, count):
-        row = blocks[i] // size
-        below[blocks[i] + (grid.previous_row[row] - row) * size] = -1
+        below[last_above[i]] = -1
     return count
 
 
@@ -227,8 +228,7 @@ def _violation(grid: Grid, block: int) -> int:
     segment = block
     while segment >= 0:
         stop: int = stops[segment]
-        row = segment // size
-        start = row * size
+        row, start = segment // size, segment - segment % size
         if segment > start and value[segment - 1] > most:
             return segment - 1
         if stop < start + size and value[stop] < least:

@@ -169,6 +169,15 @@ def test_ties_do_no_harm(history: tuple[int, list[Addition]]) -> None:
     assert_exact(grid, oracle.solve_in_fractions)
 
 
+def test_a_row_between_the_rows_of_a_block_of_one_column_does_no_harm() -> None:
+    """Cells (0, 2) and (2, 2) are a block when row 1 comes between them, with the same value."""
+    grid = empty_grid(3)
+    for row, first, samples in [(0, 0, [1.0] * 2), (0, 2, [3.0]), (2, 0, [1.0] * 2), (1, 1, [1.0, 3.0]), (2, 2, [1.0])]:
+        add(grid, Addition(row, first, samples, 1.0))
+        (isotonic.repair if row == 1 or (row, first) == (2, 2) else isotonic.solve)(grid)
+    assert_exact(grid, oracle.solve_in_fractions)
+
+
 @given(st.integers(0, 2**32))
 @settings(max_examples=300)
 def test_solving_anew_gives_the_same_as_repairing(seed: int) -> None:
