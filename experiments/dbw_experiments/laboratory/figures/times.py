@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from dbw_experiments.laboratory.analysis.times import Times, best_static
 from dbw_experiments.laboratory.figures.canvas import INK, legend, line, panels, say, scale, whole_numbers
-from dbw_experiments.laboratory.figures.series import ALL, FURTHER, DrawnSeries, drawn_series
+from dbw_experiments.laboratory.figures.series import ALL, FURTHER, Series, series_of
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
@@ -38,7 +38,7 @@ class Box(NamedTuple):
 
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A column for each case: box plots above, static policies below."""
-    cases, series = scenario.cases, drawn_series(scenario, records)
+    cases, series = scenario.cases, series_of(scenario, records)
     dynamic = [some for some in series if not some.is_static]
     static = [some for some in series if some.is_static]
     names = dict.fromkeys(some.rule for some in static)
@@ -84,12 +84,12 @@ def goal(scenario: Scenario) -> str:
     return f"to a loss of {targets.pop():g}" if len(targets) == 1 and None not in targets else "to the target"
 
 
-def _in(case: Case, static: Sequence[DrawnSeries]) -> list[Static]:
+def _in(case: Case, static: Sequence[Series]) -> list[Static]:
     theirs = [(some, some.there(case)) for some in static]
     return [Static(one[0].run.static_k, some.rule, one[0].run.rate, one, some.of(case)) for some, one in theirs if one]
 
 
-def _dynamic_boxes(dynamic: Sequence[DrawnSeries], case: Case) -> list[Box]:
+def _dynamic_boxes(dynamic: Sequence[Series], case: Case) -> list[Box]:
     boxes = [Box(some.label.replace(", ", "\n"), some.colour, some.of(case)) for some in dynamic]
     return [box for box in boxes if box.times.runs]
 
@@ -148,7 +148,7 @@ def _quartiles(times: Times, end: float) -> dict[str, float]:
 
 
 def _draw_every_k(
-    axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[DrawnSeries], case: Case
+    axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[Series], case: Case
 ) -> None:
     means = {some.label: some.of(case).mean for some in dynamic}
     if not statics:

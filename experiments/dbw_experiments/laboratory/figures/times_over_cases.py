@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dbw_experiments.laboratory.figures.canvas import legend, line, panels, say, scale
-from dbw_experiments.laboratory.figures.series import drawn_series
+from dbw_experiments.laboratory.figures.series import series_of
 from dbw_experiments.laboratory.figures.times import ROOM, goal, mark_unreached, unreached_handle
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
@@ -20,7 +20,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     axes = panels(figure, 1, 1, height=4.0)[0, 0]
     names = [case.name for case in scenario.cases]
     what, positions = numbered(names)
-    times = [(some, [some.of(case) for case in scenario.cases]) for some in drawn_series(scenario, records)]
+    times = [(some, [some.of(case) for case in scenario.cases]) for some in series_of(scenario, records)]
     unreached = any(one.unreached for _, ones in times for one in ones)
     bounds = [one.mean + sign * one.deviation for _, ones in times for one in ones for sign in (-1, 1)]
     if not any(one.runs for _, ones in times for one in ones):
