@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,28 +17,6 @@ from dbw_experiments.demo.runs import Run
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 60  # iterations
 PLAIN_SECONDS = 2.0  # between lines where there is no terminal
-
-
-class View(Protocol):
-    """Where a run is shown."""
-
-    def say(self, text: str) -> None:
-        """Show what is being done before there is something to see."""
-        ...
-
-    def show(self, run: Run) -> None:
-        """Show how far a run has come."""
-        ...
-
-
-@contextmanager
-def view(console: Console, title: str) -> Iterator[View]:
-    """The view of one run."""
-    if not console.is_terminal:
-        yield PlainView(console, title)
-        return
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield LiveView(live, title)
 
 
 class LiveView:
@@ -100,6 +77,19 @@ class PlainView:
                 f"k = {last.k} of {run.workers}{whom}",
                 soft_wrap=True,
             )
+
+
+View = LiveView | PlainView
+
+
+@contextmanager
+def view(console: Console, title: str) -> Iterator[View]:
+    """The view of one run."""
+    if not console.is_terminal:
+        yield PlainView(console, title)
+        return
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        yield LiveView(live, title)
 
 
 def workers(run: Run) -> Table:
