@@ -92,16 +92,10 @@ def close_up(figure: Figure, runs: Sequence[Run]) -> None:
         seen = begins_in_the_middle(run, seconds)
         begin = seen[0].item()
         axes.vlines(seen - begin, -0.6, run.workers - 0.4, color=MUTED, linewidth=0.6, alpha=0.6)
-        for late in (False, True):
+        for late, marker, shade in ((False, "o", colour(index)), (True, "x", LATE)):
             shown = [a for a in run.arrivals if a.is_late == late and begin <= a.time <= begin + seconds]
-            axes.plot(
-                [a.time - begin for a in shown],
-                [a.worker for a in shown],
-                color=LATE if late else colour(index),
-                marker="x" if late else "o",
-                markersize=4,
-                linestyle="none",
-            )
+            times, rows = [a.time - begin for a in shown], [a.worker for a in shown]
+            axes.plot(times, rows, marker, color=shade, markersize=4)
         axes.set_title(f"{short(run.policy)}: {len(seen)} iteration{'s' * (len(seen) != 1)}")
         worker_rows(axes, run)
         axes.set_xlim(-0.01 * seconds, seconds)

@@ -70,8 +70,8 @@ class PlainView:
         """Show how far a run has come, if that is news."""
         if run.iterations and time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_SECONDS
-            last, late = run.iterations[-1], max(run.late, key=lambda worker: run.late[worker], default=None)
-            whom = "" if late is None else f", worker {late} late {run.late[late]} times"
+            last, late = run.iterations[-1], run.late.most_common(1)
+            whom = "".join(f", worker {worker} late {count} times" for worker, count in late)
             self._console.print(
                 f"{self._title}: {run.seconds:.1f} s, iteration {last.number}, loss {run.loss:.3f}, "
                 f"k = {last.k} of {run.workers}{whom}",

@@ -9,8 +9,6 @@ from typing import Any
 from dbw_ps import training_log
 from dbw_runtime.configuration import UsageError
 
-HEADER = ("step", "worker", "seconds")
-
 
 def round_trips(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
     """Each worker with the seconds that it took for a gradient, in the order in which they were done.
@@ -47,7 +45,7 @@ def write_trace(log: Path, trace: Path, workers: int | None) -> int:
     steps = Counter[int]()
     with trace.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(HEADER)
+        table.writerow(("step", "worker", "seconds"))
         for i, (number, seconds) in enumerate(trips):
             worker = number if workers is None else i % workers
             table.writerow((steps[worker], worker, f"{seconds:.6f}"))

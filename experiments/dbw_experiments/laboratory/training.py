@@ -13,7 +13,7 @@ from dbw_controller.core.job import Job
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.history import History
-from dbw_experiments.laboratory.learning import Learner, Replay, Step, try_out
+from dbw_experiments.laboratory.learning import Learner, Replay, Step
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Outcome, Run
 from dbw_ps.decider import Decider, FinishedIteration, Source
@@ -32,9 +32,8 @@ class ControllerLostError(Exception):
 
 def in_process(run: Run) -> EmbeddedDecider:
     """Decides in this process."""
-    return EmbeddedDecider(
-        "laboratory", spec_of(run.policy, SyncMode(run.sync_mode), run.half_life), _first_workers(run)
-    )
+    spec = spec_of(run.policy, SyncMode(run.sync_mode), run.half_life)
+    return EmbeddedDecider("laboratory", spec, _first_workers(run))
 
 
 def over_network(run: Run, target: str) -> RemoteDecider:
@@ -53,11 +52,6 @@ class Place(NamedTuple):
 
 
 HERE = Place()
-
-
-def prepare(run: Run, place: Place = HERE) -> None:
-    """Refuse a run that cannot be computed here."""
-    try_out(run, find_device(place.device))
 
 
 def execute(runs: Sequence[Run], place: Place = HERE) -> list[Outcome]:

@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dbw_experiments.laboratory.analysis.columns import Array, exact, numbers
+from dbw_controller.core.kernels import Array
+from dbw_experiments.laboratory.analysis.columns import exact, numbers
 from dbw_experiments.laboratory.figures.canvas import INK, Style, legend, line, panels, say, scale
 from dbw_experiments.laboratory.figures.series import COLOURS, series_of
 from dbw_experiments.laboratory.runs import Record

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import cycle
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +42,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     cases, series = scenario.cases, series_of(scenario, records)
     dynamic = [some for some in series if not some.is_static]
     static = [some for some in series if some.is_static]
-    names = dict.fromkeys(some.rule for some in static)
-    rules = dict(zip(names, cycle(FURTHER), strict=False))
+    rules = dict(zip(dict.fromkeys(some.rule for some in static), cycle(FURTHER), strict=False))
     sweeps = len(static) > len(rules)  # more than one k for some rule
     boxes = [_dynamic_boxes(dynamic, case) + _static_boxes(_in(case, static), rules, case.workers) for case in cases]
     grid = panels(figure, 2 if sweeps else 1, len(cases), 2.7, 0.6 + 0.5 * max(map(len, boxes)))
@@ -164,12 +164,9 @@ def _draw_every_k(
     for row, (rule, colour) in enumerate(rules.items()):
         alike = sorted((some for some in statics if some.rule == rule), key=lambda some: some.k)
         ks = [some.k for some in alike]
-        bounds = [
-            (min(s.times.seconds), max(s.times.seconds)) if np.isfinite(s.times.mean) else (np.nan, np.nan)
-            for s in alike
-        ]
-        axes.fill_between(ks, *np.reshape(bounds, (-1, 2)).T, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(ks, [np.nan_to_num(some.times.mean, posinf=np.nan) for some in alike], ".-", color=colour)
+        shown = [some.times.seconds if np.isfinite(some.times.mean) else [np.nan] for some in alike]
+        axes.fill_between(ks, list(map(min, shown)), list(map(max, shown)), color=colour, alpha=0.25, linewidth=0)
+        axes.plot(ks, list(map(fmean, shown)), ".-", color=colour)
         for some in alike:
             mark_unreached(axes, some.k, some.times, colour, row)
     axes.set_xlabel("static k")

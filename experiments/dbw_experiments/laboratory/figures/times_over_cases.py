@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
 
 APART = 0.006  # lines with error bars, in widths of the axes
+LOOK: dict[str, Any] = {"linewidth": 1.6, "elinewidth": 1, "marker": "o", "markersize": 4, "capsize": 2.5}  # of these
 
 
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
@@ -31,18 +33,8 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     for index, (some, ones) in enumerate(times):
         xs = np.array(positions) + APART * width * (index - (len(times) - 1) / 2)
         means = np.array([one.mean if np.isfinite(one.mean) else np.nan for one in ones])
-        axes.errorbar(
-            xs,
-            means,
-            yerr=[one.deviation for one in ones],
-            color=some.colour,
-            linestyle=some.style,
-            linewidth=1.6,
-            elinewidth=1,
-            marker="o",
-            markersize=4,
-            capsize=2.5,
-        )
+        deviations = [one.deviation for one in ones]
+        axes.errorbar(xs, means, deviations, color=some.colour, linestyle=some.style, **LOOK)
     for column, position in enumerate(positions):
         never = [(some, ones[column]) for some, ones in times if ones[column].unreached]
         for index, (some, one) in enumerate(never):
@@ -61,7 +53,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
 def numbered(names: Sequence[str]) -> tuple[str | None, list[float]]:
     """Where cases such as α = 0.1 are on an axis, and what it is called; None if they have no numbers."""
     found = [re.fullmatch(r"(.*?)\s*=?\s*(-?\d+(?:\.\d+)?)", name) for name in names]
-    if all(found) and len({match[1] for match in found if match}) == 1:
-        matches = [match for match in found if match]
+    matches = [match for match in found if match]
+    if len(matches) == len(names) and len({match[1] for match in matches}) == 1:
         return matches[0][1], [float(match[2]) for match in matches]
-    return None, [float(position) for position in range(len(names))]
+    return None, list(map(float, range(len(names))))
