@@ -11,19 +11,19 @@ from pathlib import Path
 
 from cluster_panels import PARAMETER_SERVER, STRAGGLERS
 from controller_panels import CONTROLLER_PROCESS, DECISIONS, ESTIMATES, OVERVIEW, TRAINING
-from grafana import Choice, Dashboard
+from grafana import choice, dashboard
 
 FILE = Path(__file__).resolve().parent / "dashboards/dbw.json"
 
-DASHBOARD = Dashboard(
+DASHBOARD = dashboard(
     "dbw",
     "DBW: dynamic backup workers",
     "How many gradients trainings wait for, why, and how the controller, parameter servers and workers are.",
     [
-        Choice("controller", "Controller", "label_values(dbw_jobs, instance)"),
+        choice("controller", "Controller", "label_values(dbw_jobs, instance)"),
         # Of parameter servers too, because there are some without a controller.
-        Choice("job", "Training job", 'label_values({__name__=~"dbw_selected_k|dbw_ps_build_info"}, dbw_job)'),
-        Choice("worker", "Worker", "label_values(dbw_worker_build_info, worker_id)"),
+        choice("job", "Training job", 'label_values({__name__=~"dbw_selected_k|dbw_ps_build_info"}, dbw_job)'),
+        choice("worker", "Worker", "label_values(dbw_worker_build_info, worker_id)"),
     ],
     [OVERVIEW, TRAINING, STRAGGLERS, DECISIONS, ESTIMATES, PARAMETER_SERVER, CONTROLLER_PROCESS],
 )
@@ -37,7 +37,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     file: Path = arguments.file
-    fresh = json.dumps(DASHBOARD.json(), ensure_ascii=False, indent=2) + "\n"
+    fresh = json.dumps(DASHBOARD, ensure_ascii=False, indent=2) + "\n"
     if file.exists() and file.read_text(encoding="utf-8") == fresh:
         return
     if arguments.check:

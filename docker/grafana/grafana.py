@@ -9,6 +9,7 @@ Json = dict[str, Any]
 SCHEMA_VERSION = 39
 GRID_COLUMNS = 24
 GAP_MILLISECONDS = 300_000  # lines go on over gaps of slow iterations: five minutes, as far as the rules look back
+ALL_SOURCES = {"label": "Data source", "name": "datasource", "query": "prometheus", "refresh": 1, "type": "datasource"}
 SOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}  # whichever one is chosen at the top of the page
 NEWEST: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}  # of several values, the last one counts
 BUILT_IN = {"type": "grafana", "uid": "-- Grafana --"}
@@ -53,6 +54,7 @@ class Panel:
 
     def json(self, x: int, y: int) -> Json:
         """At a place of the grid."""
+        lettered = zip("ABCDEFGH", self.queries, strict=False)
         return {
             "datasource": SOURCE,
             "description": f"{self.meaning}\n\n**Worry:** {self.worry}",
@@ -60,10 +62,7 @@ class Panel:
             "gridPos": {"h": self.height, "w": self.width, "x": x, "y": y},
             "id": self.id,
             "options": self.options,
-            "targets": [
-                query.json(letter, as_table=self.kind == "table")
-                for letter, query in zip("ABCDEFGH", self.queries, strict=False)
-            ],
+            "targets": [query.json(letter, as_table=self.kind == "table") for letter, query in lettered],
             "title": self.title,
             "transformations": [],
             "type": self.kind,
@@ -161,68 +160,43 @@ class Row:
         self.id, self.title, self.panels = id_, title, panels
 
 
-@dataclass(frozen=True)
-class Choice:
+def choice(name: str, label: str, query: str) -> Json:
     """A variable that is chosen at the top of the page: some or all values of a label."""
-
-    name: str
-    label: str
-    query: str
-
-    def json(self) -> Json:
-        """As an entry of the list of variables."""
-        return {
-            "allValue": ".*",  # those without the label, too
-            "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
-            "datasource": SOURCE,
-            "definition": self.query,
-            "includeAll": True,
-            "label": self.label,
-            "multi": True,
-            "name": self.name,
-            "query": {"query": self.query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
-            "refresh": 2,  # whenever the time range changes
-            "sort": 1,
-            "type": "query",
-        }
+    return {
+        "allValue": ".*",  # those without the label, too
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        "datasource": SOURCE,
+        "definition": query,
+        "includeAll": True,
+        "label": label,
+        "multi": True,
+        "name": name,
+        "query": {"query": query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+        "refresh": 2,  # whenever the time range changes
+        "sort": 1,
+        "type": "query",
+    }
 
 
-@dataclass(frozen=True)
-class Dashboard:
-    """A page; its uid is in its address."""
-
-    uid: str
-    title: str
-    description: str
-    choices: Sequence[Choice]
-    rows: Sequence[Row]
-
-    def json(self) -> Json:
-        """As Grafana reads it from a file."""
-        source = {
-            "label": "Data source",
-            "name": "datasource",
-            "query": "prometheus",
-            "refresh": 1,
-            "type": "datasource",
-        }
-        annotations = {"builtIn": 1, "datasource": BUILT_IN, "enable": True, "hide": True, "iconColor": "blue"}
-        return {
-            "annotations": {"list": [{**annotations, "name": "Annotations & Alerts", "type": "dashboard"}]},
-            "description": self.description,
-            "editable": True,
-            "graphTooltip": 1,  # one cross-hair through all panels
-            "panels": list(placed(self.rows)),
-            "refresh": "10s",
-            "schemaVersion": SCHEMA_VERSION,
-            "tags": ["dbw"],
-            "templating": {"list": [source, *(choice.json() for choice in self.choices)]},
-            "time": {"from": "now-1h", "to": "now"},
-            "timezone": "browser",
-            "title": self.title,
-            "uid": self.uid,
-            "version": 1,
-        }
+def dashboard(uid: str, title: str, description: str, choices: Sequence[Json], rows: Sequence[Row]) -> Json:
+    """A page, as Grafana reads it from a file; its uid is in its address."""
+    annotations = {"builtIn": 1, "datasource": BUILT_IN, "enable": True, "hide": True, "iconColor": "blue"}
+    return {
+        "annotations": {"list": [{**annotations, "name": "Annotations & Alerts", "type": "dashboard"}]},
+        "description": description,
+        "editable": True,
+        "graphTooltip": 1,  # one cross-hair through all panels
+        "panels": list(placed(rows)),
+        "refresh": "10s",
+        "schemaVersion": SCHEMA_VERSION,
+        "tags": ["dbw"],
+        "templating": {"list": [ALL_SOURCES, *choices]},
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "title": title,
+        "uid": uid,
+        "version": 1,
+    }
 
 
 def placed(rows: Iterable[Row]) -> Iterator[Json]:

@@ -5,11 +5,9 @@ from itertools import pairwise
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
+from dbw_controller.core.kernels import Array
 from dbw_experiments.demo.runs import Iteration, Run
-
-Array = npt.NDArray[np.float64]
 
 CLOSE_UP_ITERATIONS = 20
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -179,11 +180,8 @@ class Training:
         options = self._options
         if options.dataset not in datasets.NAMES:
             return None
-        checkpoints = CheckpointFolder(self._folder / "checkpoints")
-        try:
+        with closing(CheckpointFolder(self._folder / "checkpoints")) as checkpoints:
             found = checkpoints.newest()
-        finally:
-            checkpoints.close()
         assert found is not None, "the parameter server writes one when it ends"
         model = load_model(options.model)
         model.load_state_dict(found[1]["model"])

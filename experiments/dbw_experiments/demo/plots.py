@@ -7,7 +7,7 @@ policy the same colour everywhere. The same runs give the same bytes.
 import re
 from collections.abc import Callable, Sequence
 from io import StringIO
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -15,20 +15,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from dbw_experiments.demo.analysis import begins_in_the_middle, late_shares, measured, moving_average
+from dbw_experiments.demo.analysis import begins_in_the_middle, close_up_seconds, late_shares, measured, moving_average
 from dbw_experiments.demo.runs import Run
-
-P = ParamSpec("P")
 
 COLOURS = 6  # of runs, in the page; then they begin again
 INK, MUTED, GRID, LATE = "#f10001", "#f10002", "#f10003", "#f10004"
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", LATE: "late"} | {
-    f"#f2000{i}": f"run-{i}" for i in range(COLOURS)
-}
-WIDTH, HEIGHT = (
-    5.6,
-    2.9,
-)  # inches; 403 units of the SVG, about what it has on a screen: text of 11 is readable on a phone, too
+VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", LATE: "late"}
+VARIABLES |= {f"#f2000{i}": f"run-{i}" for i in range(COLOURS)}
+SIZE = (5.6, 2.9)  # inches; 403 units of the SVG, about its width on a screen: text of 11 is readable on a phone, too
 LEGEND_COLUMNS = 4
 BINS = 80  # of time, for shares
 ROW = 0.76  # how high a worker's is
@@ -91,22 +85,17 @@ def k_over_time(figure: Figure, runs: Sequence[Run]) -> None:
     legend(axes)
 
 
-def close_up(figure: Figure, runs: Sequence[Run], seconds: float) -> None:
+def close_up(figure: Figure, runs: Sequence[Run]) -> None:
     """Some seconds from the middle of each training, at the same scale: the picture of what waiting means."""
+    seconds = close_up_seconds(runs)
     for index, (run, axes) in enumerate(zip(runs, panels(figure, runs)[:, 0], strict=True)):
         seen = begins_in_the_middle(run, seconds)
         begin = seen[0].item()
         axes.vlines(seen - begin, -0.6, run.workers - 0.4, color=MUTED, linewidth=0.6, alpha=0.6)
-        for late in (False, True):
+        for late, marker, shade in ((False, "o", colour(index)), (True, "x", LATE)):
             shown = [a for a in run.arrivals if a.is_late == late and begin <= a.time <= begin + seconds]
-            axes.plot(
-                [a.time - begin for a in shown],
-                [a.worker for a in shown],
-                color=LATE if late else colour(index),
-                marker="x" if late else "o",
-                markersize=4,
-                linestyle="none",
-            )
+            times, rows = [a.time - begin for a in shown], [a.worker for a in shown]
+            axes.plot(times, rows, marker, color=shade, markersize=4)
         axes.set_title(f"{short(run.policy)}: {len(seen)} iteration{'s' * (len(seen) != 1)}")
         worker_rows(axes, run)
         axes.set_xlim(-0.01 * seconds, seconds)
@@ -201,12 +190,12 @@ def worker_rows(axes: Axes, run: Run) -> None:
     axes.set_ylabel("worker")
 
 
-def svg(name: str, draw: Callable[Concatenate[Figure, P], None], *what: P.args, **how: P.kwargs) -> str:
+def svg(name: str, draw: Callable[[Figure, Sequence[Run]], None], runs: Sequence[Run]) -> str:
     """Draw a figure, and make it an SVG element for a page that has others."""
     written = StringIO()
     with matplotlib.rc_context(SETTINGS | {"svg.hashsalt": name}):
-        figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
-        draw(figure, *what, **how)
+        figure = Figure(figsize=SIZE, layout="constrained")
+        draw(figure, runs)
         figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
     text = written.getvalue()
     text = text[text.index("<svg") :].strip()

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
@@ -37,15 +36,6 @@ class Result:
         return f"{'> ' * (not self.run.reached)}{in_seconds(self.run.seconds)}"
 
 
-class Plot(NamedTuple):
-    """A plot, what to see in it, and what it says to those who do not see it."""
-
-    title: str
-    svg: str  # an element, in which matplotlib has escaped every text
-    caption: str
-    label: str
-
-
 def write_report(path: Path, runs: Sequence[Run], setting: Mapping[str, str], command: str) -> None:
     """Write the report of trainings to the same target loss, the first of which is what the others are compared with.
 
@@ -61,7 +51,14 @@ def write_report(path: Path, runs: Sequence[Run], setting: Mapping[str, str], co
         results=found,
         relative=[relative(result, found[0]) for result in found],
         longest=max(run.seconds for run in runs) or 1.0,
-        plots=all_plots(found),
+        loss=plots.svg("loss", plots.loss_over_time, runs),
+        k=plots.svg("k", plots.k_over_time, runs),
+        close_up=plots.svg("closeup", plots.close_up, runs),
+        lateness=plots.svg("lateness", plots.lateness_over_time, runs),
+        durations=plots.svg("durations", plots.durations_over_time, runs),
+        window=in_seconds(close_up_seconds(runs)),
+        k_range=k_range,
+        late_workers=late_workers,
         decisions=[(run, list(decisions(run))) for run in runs],
         shown_decisions=SHOWN_DECISIONS,
         setting=setting,
@@ -111,51 +108,6 @@ def relative(result: Result, first: Result) -> str:
         return "–"
     bound = "> " if not result.run.reached else "< " if not first.run.reached else ""
     return f"{bound}{times(result.ratio)} ×"
-
-
-def all_plots(found: Sequence[Result]) -> list[Plot]:
-    """The plots, in the order in which they tell what happened."""
-    runs = [result.run for result in found]
-    ends = "; ".join(f"{result.run.policy} ended after {in_seconds(result.run.seconds)}" for result in found)
-    ranges = "; ".join(f"{run.policy} {k_range(run)}" for run in runs)
-    late = "; ".join(f"{run.policy}: {late_workers(run)}" for run in runs)
-    window = close_up_seconds(runs)
-    return [
-        Plot(
-            "Loss over time",
-            plots.svg("loss", plots.loss_over_time, runs),
-            "The line that ends further to the left has trained faster; it ends when the mean of ten losses is at "
-            "the target.",
-            f"Loss over seconds of training, to a target of {runs[0].target_loss:g}: {ends}.",
-        ),
-        Plot(
-            "How many gradients it waited for",
-            plots.svg("k", plots.k_over_time, runs),
-            "Each iteration waits for the k fastest gradients; a dynamic policy changes k while it trains.",
-            f"k over seconds of training: {ranges}.",
-        ),
-        Plot(
-            "A closer look: what waiting costs",
-            plots.svg("closeup", plots.close_up, runs, window),
-            f"The same {in_seconds(window)} from the middle of each training: a vertical line begins an iteration, a "
-            "dot is a gradient that was used, a cross one that came when the iteration had enough.",
-            f"Gradients of each worker during {in_seconds(window)} of each training.",
-        ),
-        Plot(
-            "Who is late",
-            plots.svg("lateness", plots.lateness_over_time, runs),
-            "The fuller a worker's row, the more of its gradients came when the iteration had enough: a full row is a "
-            "straggler, and nobody waited for it.",
-            f"Share of late gradients: {late}.",
-        ),
-        Plot(
-            "Expected and observed time of an iteration",
-            plots.svg("durations", plots.durations_over_time, runs),
-            "Dots are iterations, the line is what the controller expected: the closer they are, the better it knows "
-            "the workers.",
-            "Seconds an iteration over seconds of training, observed and, where there were estimates, expected.",
-        ),
-    ]
 
 
 def in_words(run: Run) -> str:

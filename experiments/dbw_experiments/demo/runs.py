@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -67,12 +66,12 @@ class Run:
         return fmean(iteration.k for iteration in self.iterations)
 
     @cached_property
-    def sent(self) -> Mapping[int, int]:
+    def sent(self) -> Counter[int]:
         """How many gradients of each worker came."""
         return Counter(arrival.worker for arrival in self.arrivals)
 
     @cached_property
-    def late(self) -> Mapping[int, int]:
+    def late(self) -> Counter[int]:
         """How many gradients of each worker were late."""
         return Counter(arrival.worker for arrival in self.arrivals if arrival.is_late)
 

@@ -45,10 +45,7 @@ class Service:
         raise self.failure(f"is not {message!r} after {PATIENCE:g} s")
 
     def is_over(self, after: str | None = None) -> bool:
-        """Whether it has come to its end; raises ServiceFailedError if not to a good one.
-
-        A good one comes, if that is given, after a line in its log.
-        """
+        """Whether it has ended, after this line in its log if one is given; raises ServiceFailedError if it failed."""
         code = self._process.poll()
         if code is None:
             return False

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,28 +17,6 @@ from dbw_experiments.demo.runs import Run
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 60  # iterations
 PLAIN_SECONDS = 2.0  # between lines where there is no terminal
-
-
-class View(Protocol):
-    """Where a run is shown."""
-
-    def say(self, text: str) -> None:
-        """Show what is being done before there is something to see."""
-        ...
-
-    def show(self, run: Run) -> None:
-        """Show how far a run has come."""
-        ...
-
-
-@contextmanager
-def view(console: Console, title: str) -> Iterator[View]:
-    """The view of one run."""
-    if not console.is_terminal:
-        yield PlainView(console, title)
-        return
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
-        yield LiveView(live, title)
 
 
 class LiveView:
@@ -93,13 +70,26 @@ class PlainView:
         """Show how far a run has come, if that is news."""
         if run.iterations and time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_SECONDS
-            last, late = run.iterations[-1], max(run.late, key=lambda worker: run.late[worker], default=None)
-            whom = "" if late is None else f", worker {late} late {run.late[late]} times"
+            last, late = run.iterations[-1], run.late.most_common(1)
+            whom = "".join(f", worker {worker} late {count} times" for worker, count in late)
             self._console.print(
                 f"{self._title}: {run.seconds:.1f} s, iteration {last.number}, loss {run.loss:.3f}, "
                 f"k = {last.k} of {run.workers}{whom}",
                 soft_wrap=True,
             )
+
+
+View = LiveView | PlainView
+
+
+@contextmanager
+def view(console: Console, title: str) -> Iterator[View]:
+    """The view of one run."""
+    if not console.is_terminal:
+        yield PlainView(console, title)
+        return
+    with Live(console=console, refresh_per_second=8, transient=True) as live:
+        yield LiveView(live, title)
 
 
 def workers(run: Run) -> Table:

@@ -114,7 +114,7 @@ def _go_through(scenarios: Sequence[Scenario], options: ExperimentOptions) -> in
     files = [Results(_folder(scenario, options) / "runs.jsonl") for scenario in scenarios]
     missing = [run for one, file in zip(scenarios, files, strict=True) for run in file.missing(one.runs())]
     with Crew(options.jobs, Console(stderr=True)) as crew:
-        crew.prepare(missing, Place(options.device))
+        crew.prepare(missing, options.device)
         for scenario, results in zip(scenarios, files, strict=True):
             place, runs = Place(options.device, scenario.folder, options.controller), scenario.runs()
             crew.go_through(scenario.name, runs, results, place)
@@ -139,7 +139,7 @@ def _knee(arguments: Sequence[str]) -> int:
     results = Results(folder / "runs.jsonl")
     place = Place(options.device, controller=options.controller)
     with Crew(options.jobs, Console(stderr=True)) as crew:
-        crew.prepare(results.missing(runs), place)
+        crew.prepare(results.missing(runs), options.device)
         crew.go_through("knee", runs, results, place)
     found = curves(results.of(runs))
     print(f"{'k':>4}{'knee':>9}")

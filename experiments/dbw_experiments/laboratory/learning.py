@@ -1,9 +1,9 @@
 """A model that learns from real gradients, only those that are used."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,12 +45,7 @@ class Learnt(NamedTuple):
     exact: Exact | None
 
 
-class Learning(Protocol):
-    """A model that is trained."""
-
-    def step(self, workers: Sequence[int]) -> Learnt:
-        """Average the gradients of these workers, and update the parameters."""
-        ...
+Step = Callable[[Sequence[int]], Learnt]  # averages the gradients of these workers, and updates the parameters
 
 
 class Learner:

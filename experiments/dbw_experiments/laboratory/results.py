@@ -15,19 +15,14 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._outcomes: dict[Run, Outcome] = {}
-        self._has_stray_end = False
-        if path.exists():
-            self._read(path.read_bytes())
-
-    def _read(self, content: bytes) -> None:
-        *lines, rest = content.split(b"\n")
+        *lines, rest = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        self._has_stray_end = bool(rest)
         for line in lines:
             try:
                 record = msgspec.json.decode(line, type=Record)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue  # of another version, or torn: it is computed again
             self._outcomes[record.run] = record.outcome
-        self._has_stray_end = bool(rest)
 
     def of(self, runs: Iterable[Run]) -> list[Record]:
         """What is known of these runs."""

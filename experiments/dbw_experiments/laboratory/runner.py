@@ -15,10 +15,12 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from dbw_experiments.laboratory.learning import try_out
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Record, Run
-from dbw_experiments.laboratory.training import Place, execute, prepare
+from dbw_experiments.laboratory.training import Place, execute
 from dbw_runtime.memory import keep_large_buffers
+from dbw_worker.devices import find_device
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -52,14 +54,14 @@ class Crew:
         self._pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _obey)
         self._console = console
 
-    def prepare(self, runs: Sequence[Run], place: Place) -> None:
+    def prepare(self, runs: Sequence[Run], device: str) -> None:
         """Find out whether runs can be computed, one of each kind, and get their data."""
         unlike = {
             (run.model, run.dataset, run.batch, run.workers, run.split, run.label_noise, run.optimizer): run
             for run in runs
         }
         with _sheltered():
-            prepared = [self._pool.submit(prepare, run, place) for run in unlike.values()]
+            prepared = [self._pool.submit(try_out, run, find_device(device)) for run in unlike.values()]
         for done in prepared:
             done.result()
 

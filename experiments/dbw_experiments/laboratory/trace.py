@@ -1,14 +1,13 @@
 """Makes a trace of a training log: how long each gradient really took, for the laboratory to replay."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dbw_ps import training_log
 from dbw_runtime.configuration import UsageError
-
-HEADER = ("step", "worker", "seconds")
 
 
 def round_trips(entries: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, float]]:
@@ -43,12 +42,12 @@ def write_trace(log: Path, trace: Path, workers: int | None) -> int:
         ) from error
     if not trips:
         raise UsageError(f"{log} has no gradients: give the log of a training that has begun")
-    steps: dict[int, int] = {}
+    steps = Counter[int]()
     with trace.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(HEADER)
+        table.writerow(("step", "worker", "seconds"))
         for i, (number, seconds) in enumerate(trips):
             worker = number if workers is None else i % workers
-            steps[worker] = steps.get(worker, -1) + 1
             table.writerow((steps[worker], worker, f"{seconds:.6f}"))
+            steps[worker] += 1
     return len(trips)

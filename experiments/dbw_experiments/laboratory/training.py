@@ -13,7 +13,7 @@ from dbw_controller.core.job import Job
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.history import History
-from dbw_experiments.laboratory.learning import Learner, Learning, Replay, try_out
+from dbw_experiments.laboratory.learning import Learner, Replay, Step
 from dbw_experiments.laboratory.membership import parse_membership
 from dbw_experiments.laboratory.runs import Outcome, Run
 from dbw_ps.decider import Decider, FinishedIteration, Source
@@ -32,9 +32,8 @@ class ControllerLostError(Exception):
 
 def in_process(run: Run) -> EmbeddedDecider:
     """Decides in this process."""
-    return EmbeddedDecider(
-        "laboratory", spec_of(run.policy, SyncMode(run.sync_mode), run.half_life), _first_workers(run)
-    )
+    spec = spec_of(run.policy, SyncMode(run.sync_mode), run.half_life)
+    return EmbeddedDecider("laboratory", spec, _first_workers(run))
 
 
 def over_network(run: Run, target: str) -> RemoteDecider:
@@ -55,31 +54,22 @@ class Place(NamedTuple):
 HERE = Place()
 
 
-def prepare(run: Run, place: Place = HERE) -> None:
-    """Refuse a run that cannot be computed here."""
-    try_out(run, find_device(place.device))
-
-
 def execute(runs: Sequence[Run], place: Place = HERE) -> list[Outcome]:
     """Go through runs that differ in their delays only."""
     torch.set_num_threads(1)
-    replay, outcomes = Replay(Learner(runs[0], find_device(place.device))), []
-    for run in runs:
-        replay.rewind()
-        outcomes.append(_execute(run, replay, place))
-    return outcomes
+    replay = Replay(Learner(runs[0], find_device(place.device)))
+    return [asyncio.run(_execute(run, replay, place)) for run in runs]
 
 
-def _execute(run: Run, learning: Learning, place: Place) -> Outcome:
+async def _execute(run: Run, replay: Replay, place: Place) -> Outcome:
+    replay.rewind()
     if place.controller is not None:
-        return asyncio.run(train(run, learning, over_network(run, place.controller), place.traces))
+        return await train(run, replay.step, over_network(run, place.controller), place.traces)
     decider = in_process(run)
-    return asyncio.run(train(run, learning, decider, place.traces, decider.job))
+    return await train(run, replay.step, decider, place.traces, decider.job)
 
 
-async def train(
-    run: Run, learning: Learning, decider: Decider, traces: Path = Path(), observed: Job | None = None
-) -> Outcome:
+async def train(run: Run, step: Step, decider: Decider, traces: Path = Path(), observed: Job | None = None) -> Outcome:
     """Train until the target is reached, or the time is up; the estimates of a job in this process are recorded."""
     delay, changes = parse_delay(run.delay, traces), parse_membership(run.membership, run.workers)
     cluster = Cluster(run.workers, delay, run.seed, SyncMode(run.sync_mode), changes)
@@ -94,8 +84,7 @@ async def train(
             iteration = cluster.iterate(decider.k, decider.deadline_seconds)
             # Where all have the same data, it does not matter whose gradients these are: they are called by the order
             # in which they came. So what static policies learn is the same whatever the delays are.
-            workers = iteration.workers if run.split else range(iteration.end.k)
-            learnt = learning.step(workers)
+            learnt = step(iteration.workers if run.split else range(iteration.end.k))
             history.ended(iteration, learnt, cluster.now)
             if changes:
                 decider.set_workers(cluster.live)

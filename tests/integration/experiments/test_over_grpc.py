@@ -55,7 +55,7 @@ def one_thread() -> Iterator[None]:
 def trained(run: Run, server: Controller) -> Outcome:
     async def within_patience() -> Outcome:
         async with asyncio.timeout(PATIENCE):
-            return await train(run, Learner(run, CPU), over_network(run, server.target))
+            return await train(run, Learner(run, CPU).step, over_network(run, server.target))
 
     return asyncio.run(within_patience())
 
@@ -97,7 +97,7 @@ def test_a_job_is_deleted_when_training_fails(server: Controller) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(train(RUN, Disturbed(RUN, fail), over_network(RUN, server.target)))
+        asyncio.run(train(RUN, Disturbed(RUN, fail).step, over_network(RUN, server.target)))
     assert jobs(server) == []
 
 
@@ -115,7 +115,7 @@ def test_training_does_not_go_on_without_its_controller(monkeypatch: pytest.Monk
 
         async def within_patience() -> Outcome:
             async with asyncio.timeout(PATIENCE):
-                return await train(RUN, learner, over_network(RUN, lost.target))
+                return await train(RUN, learner.step, over_network(RUN, lost.target))
 
         with pytest.raises(ControllerLostError, match="iteration 6"):
             asyncio.run(within_patience())

@@ -3,12 +3,10 @@
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
+from dbw_controller.core.kernels import Array
 from dbw_experiments.laboratory.history import LatestLoss
 from dbw_experiments.laboratory.runs import Column, Outcome
-
-Array = npt.NDArray[np.float64]
 
 
 def numbers(column: Column | None) -> Array:

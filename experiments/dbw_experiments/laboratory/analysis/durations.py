@@ -7,24 +7,20 @@ from statistics import fmean
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
 from dbw_experiments.laboratory.runs import Run
-from dbw_worker.delays import Delay, parse_delay
+from dbw_worker.delays import parse_delay
 
 GRADIENTS = 50_000  # about this many are waited for to know true means: two seconds, and an error of a percent or two
 MIN_ITERATIONS = 500  # for each k
 
 
+@cache
 def true_durations(run: Run, folder: Path) -> list[float]:
     """The mean duration of an iteration in virtual seconds, for each static k from 1 to n, in the run's cluster.
 
     The folder is where traces of delays are.
     """
-    return _true_durations(run.workers, parse_delay(run.delay, folder), run.seed, SyncMode(run.sync_mode))
-
-
-@cache
-def _true_durations(workers: int, delay: Delay, seed: int, sync_mode: SyncMode) -> list[float]:
-    means, iterations = [], max(MIN_ITERATIONS, GRADIENTS // workers**2)
-    for k in range(1, workers + 1):
-        cluster = Cluster(workers, delay, seed, sync_mode)
+    means, iterations = [], max(MIN_ITERATIONS, GRADIENTS // run.workers**2)
+    for k in range(1, run.workers + 1):
+        cluster = Cluster(run.workers, parse_delay(run.delay, folder), run.seed, SyncMode(run.sync_mode))
         means.append(fmean(cluster.iterate(k).end.seconds for _ in range(iterations)))
     return means

@@ -9,9 +9,10 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from dbw_experiments.laboratory.analysis.columns import Array, began, exact, last_accuracy, matrix, numbers, smoothed
+from dbw_controller.core.kernels import Array
+from dbw_experiments.laboratory.analysis.columns import began, exact, last_accuracy, matrix, numbers, smoothed
 from dbw_experiments.laboratory.analysis.durations import true_durations
-from dbw_experiments.laboratory.analysis.times import Times, best_static, times_of
+from dbw_experiments.laboratory.analysis.times import best_static, times_of
 from dbw_experiments.laboratory.results import Results
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import load_scenario
@@ -35,11 +36,8 @@ class Findings:
         self.missing = len(self.scenario.runs()) - len(self.records)
 
     def _some(self, case: str, policy: str, rule: str | None = None) -> list[Record]:
-        return [
-            record
-            for record in self.records
-            if (record.run.case, record.run.policy) == (case, policy) and rule in (None, record.run.rule)
-        ]
+        theirs = [one for one in self.records if (one.run.case, one.run.policy) == (case, policy)]
+        return [one for one in theirs if rule in (None, one.run.rule)]
 
     def _reached(self, case: str, policy: str, rule: str | None = None) -> dict[int, float]:
         """When each seed reached the target; infinite for those that never did."""
@@ -54,13 +52,9 @@ class Findings:
         """How many seeds there are."""
         return len(self._some(case, policy, rule))
 
-    def times(self, case: str, policy: str, rule: str | None = None) -> Times:
-        """When a policy reached the target."""
-        return times_of(record.outcome.reached for record in self._some(case, policy, rule))
-
     def spread(self, case: str, policy: str, rule: str | None = None) -> str:
         """When a policy reached the target: mean and standard deviation, and how many runs never did."""
-        times = self.times(case, policy, rule)
+        times = times_of(record.outcome.reached for record in self._some(case, policy, rule))
         never = f"{times.unreached} of {times.runs} never" if times.unreached else ""
         if not times.seconds:
             return never
@@ -223,11 +217,6 @@ def _usual(ks: Iterable[float]) -> str:
 
 def _ranges(ks: Sequence[int]) -> str:
     """Numbers in words: 1 to 4 and 6."""
-    parts: list[list[int]] = []
-    for k in ks:
-        if parts and parts[-1][-1] == k - 1:
-            parts[-1].append(k)
-        else:
-            parts.append([k])
-    words = [f"{part[0]} to {part[-1]}" if len(part) > 1 else str(part[0]) for part in parts]
-    return " and ".join(words) or "none"
+    firsts, lasts = ([k for k in ks if k + step not in ks] for step in (-1, 1))
+    parts = [str(first) if first == last else f"{first} to {last}" for first, last in zip(firsts, lasts, strict=True)]
+    return " and ".join(parts) or "none"

@@ -10,8 +10,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from dbw_experiments.laboratory.runs import Column, Record, Run
+from dbw_experiments.laboratory.analysis.columns import numbers
+from dbw_experiments.laboratory.runs import Record, Run
 
 NEARLY_ALL = 0.95  # of what the best rate lowers the loss by
 RATES = [float(f"{0.005 * 2 ** (i / 2):.2g}") for i in range(17)]  # from 0.005 to 1.3
@@ -47,19 +49,10 @@ def curves(records: Sequence[Record]) -> dict[int, Curve]:
     first: dict[int, list[float]] = defaultdict(list)
     last: dict[int, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run, outcome in ((record.run, record.outcome) for record in records):
-        k = run.static_k
-        first[k].append(_number(outcome.columns["loss"][0]))
-        last[k][run.rate].append(_in_the_end(outcome.columns["loss"]))
+        losses = np.nan_to_num(numbers(outcome.columns["loss"]), nan=math.inf).tolist()
+        first[run.static_k].append(losses[0])
+        last[run.static_k][run.rate].append(fmean(losses[-max(1, len(losses) // 4) :]))
     return {
         k: Curve(fmean(first[k]), {rate: fmean(losses) for rate, losses in sorted(last[k].items())})
         for k in sorted(last)
     }
-
-
-def _in_the_end(losses: Column) -> float:
-    """The mean of the last quarter."""
-    return fmean(map(_number, losses[-max(1, len(losses) // 4) :]))
-
-
-def _number(loss: object) -> float:
-    return loss if isinstance(loss, float) else math.inf

@@ -11,7 +11,7 @@ from dbw_experiments.laboratory.analysis.columns import began, last_accuracy, nu
 from dbw_experiments.laboratory.analysis.times import times_of
 from dbw_experiments.laboratory.figures import canvas
 from dbw_experiments.laboratory.figures.canvas import INK, MUTED, Style, line
-from dbw_experiments.laboratory.figures.series import DrawnSeries, drawn_series
+from dbw_experiments.laboratory.figures.series import Series, series_of
 from dbw_experiments.laboratory.figures.times import Box, draw_boxes
 from dbw_experiments.laboratory.runs import Outcome, Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
@@ -25,7 +25,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
 
     These are of the first seed. Where there are more, box plots of all seeds' accuracy are below.
     """
-    series = drawn_series(scenario, records)
+    series = series_of(scenario, records)
     seeds = {run.seed for run in scenario.runs()}
     rows, boxes = ["loss"], []
     if any("accuracy" in record.outcome.columns for record in records):
@@ -49,7 +49,7 @@ def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     canvas.legend(figure, handles, f"seed {min(seeds)}" if len(seeds) > 1 else None)
 
 
-def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[DrawnSeries]) -> list[Axes]:
+def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> list[Axes]:
     """Draw a column; returns the axes of DBW's ratio, if there is one."""
     *others, last = column.values()
     last.set_xlabel("virtual seconds")
@@ -73,7 +73,7 @@ def _draw_case(column: dict[str, Axes], case: Case, series: Sequence[DrawnSeries
     return [_draw_ratio(column["k"], outcome) for outcome in [one for some, one in shown if some.policy == "dbw"][:1]]
 
 
-def _draw_boxes(column: dict[str, Axes], case: Case, series: Sequence[DrawnSeries]) -> None:
+def _draw_boxes(column: dict[str, Axes], case: Case, series: Sequence[Series]) -> None:
     """Box plots over seeds: how accurate models are in the end, and when they were as accurate as they should be."""
     numbers_of: dict[str, Callable[[Outcome], float | None]] = {
         "in the end": last_accuracy,
@@ -85,7 +85,7 @@ def _draw_boxes(column: dict[str, Axes], case: Case, series: Sequence[DrawnSerie
         draw_boxes(axes, [Box(some.label.replace(", ", "\n"), some.colour, found) for some, found in boxes])
 
 
-def _draw_loss(axes: Axes, some: DrawnSeries, outcome: Outcome, workers: int) -> None:
+def _draw_loss(axes: Axes, some: Series, outcome: Outcome, workers: int) -> None:
     """The loss; a dot where the target was reached, a cross where training diverged."""
     seconds, ks, losses = (numbers(outcome.columns[name]) for name in ("seconds", "k", "loss"))
     means = smoothed(ks, losses, workers)
@@ -97,13 +97,13 @@ def _draw_loss(axes: Axes, some: DrawnSeries, outcome: Outcome, workers: int) ->
         axes.plot(seconds[end], means[end], marker=marker, color=some.colour, markersize=5)
 
 
-def _draw_accuracy(axes: Axes, some: DrawnSeries, outcome: Outcome) -> None:
+def _draw_accuracy(axes: Axes, some: Series, outcome: Outcome) -> None:
     seconds, accuracy = began(outcome), numbers(outcome.columns["accuracy"])
     known = np.isfinite(accuracy)
     axes.plot(seconds[known], accuracy[known], color=some.colour, linestyle=some.style, linewidth=1.4)
 
 
-def _draw_choices(axes: Axes, some: DrawnSeries, outcome: Outcome) -> None:
+def _draw_choices(axes: Axes, some: Series, outcome: Outcome) -> None:
     edges = [0.0, *numbers(outcome.columns["seconds"])]
     ks = numbers(outcome.columns["k"])
     axes.stairs(ks, edges, baseline=None, color=some.colour, linestyle=some.style, linewidth=0.9)

@@ -14,7 +14,7 @@ from dbw_experiments.laboratory.analysis.columns import matrix, numbers
 from dbw_experiments.laboratory.analysis.durations import true_durations
 from dbw_experiments.laboratory.figures import canvas
 from dbw_experiments.laboratory.figures.canvas import MUTED, Style, line
-from dbw_experiments.laboratory.figures.series import COLOURS, drawn_series
+from dbw_experiments.laboratory.figures.series import COLOURS, series_of
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
 
@@ -25,7 +25,7 @@ TITLES = ["k chosen", "averages of what was observed", "constrained estimates"]
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A row for each case: the k that were chosen, averages for each k, and estimates for each k."""
     grid = canvas.panels(figure, len(scenario.cases), len(TITLES), height=3.0)
-    dynamic = [some for some in drawn_series(scenario, records) if not some.is_static]
+    dynamic = [some for some in series_of(scenario, records) if not some.is_static]
     dynamic.sort(key=lambda some: some.policy != "dbw")
     for row, case in zip(grid, scenario.cases, strict=True):
         found = [one for some in dynamic if (one := some.first(case)) and "estimated_durations" in one.outcome.columns]

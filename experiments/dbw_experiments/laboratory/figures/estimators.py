@@ -6,9 +6,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dbw_experiments.laboratory.analysis.columns import Array, exact, numbers
+from dbw_controller.core.kernels import Array
+from dbw_experiments.laboratory.analysis.columns import exact, numbers
 from dbw_experiments.laboratory.figures.canvas import INK, Style, legend, line, panels, say, scale
-from dbw_experiments.laboratory.figures.series import COLOURS, drawn_series
+from dbw_experiments.laboratory.figures.series import COLOURS, series_of
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
 
@@ -23,7 +24,7 @@ EXACT: Style = (0, (3, 1.5))
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A row for each case: norm, variance and gain over iterations."""
     grid = panels(figure, len(scenario.cases), len(TITLES), height=2.5)
-    series = [some for some in drawn_series(scenario, records) if some.policy == "dbw"]
+    series = [some for some in series_of(scenario, records) if some.policy == "dbw"]
     for row, case in zip(grid, scenario.cases, strict=True):
         found = [one.outcome.columns for some in series if (one := some.first(case))]
         for axes, name in zip(row, TITLES, strict=True):

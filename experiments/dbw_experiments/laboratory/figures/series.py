@@ -1,4 +1,4 @@
-"""Series with a colour and a style that are the same in all figures."""
+"""Runs that belong together, with a colour and a style that are the same in all figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,11 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from dbw_experiments.laboratory.analysis.series import Series, series_of
+from dbw_experiments.laboratory.analysis.times import Times, times_of
 from dbw_experiments.laboratory.figures.canvas import Style
 from dbw_experiments.laboratory.runs import Record
-from dbw_experiments.laboratory.scenario import Scenario
+from dbw_experiments.laboratory.scenario import Case, Scenario
+from dbw_experiments.policy_names import parse_policy
 
 # Okabe and Ito's colours, which nearly everybody can tell apart.
 COLOURS = {"dbw": "#0072B2", "b-dbw": "#D55E00", "adasync": "#009E73", "dbw-plus": "#CC3311"}
@@ -23,27 +24,52 @@ NEXT: list[Style] = ["-", (0, (2, 1)), (0, (1, 1)), (0, (4, 1, 1, 1, 1, 1))]  # 
 
 
 @dataclass(frozen=True)
-class DrawnSeries(Series):
-    """A series as it is drawn."""
+class Series:
+    """A policy with its learning rates, in all cases and for all seeds."""
 
+    policy: str
+    rule: str
+    label: str
     colour: str
     style: Style
+    records: list[Record]
+
+    @property
+    def is_static(self) -> bool:
+        """Whether k never changes."""
+        return parse_policy(self.policy).is_static
+
+    def there(self, case: Case) -> list[Record]:
+        """What is known of a case."""
+        return [record for record in self.records if record.run.case == case.name]
+
+    def of(self, case: Case) -> Times:
+        """When the target was reached in a case."""
+        return times_of(record.outcome.reached for record in self.there(case))
+
+    def first(self, case: Case) -> Record | None:
+        """The run of the first seed, of those that are there."""
+        return min(self.there(case), key=lambda record: record.run.seed, default=None)
 
 
-def drawn_series(scenario: Scenario, records: Sequence[Record]) -> list[DrawnSeries]:
+def series_of(scenario: Scenario, records: Sequence[Record]) -> list[Series]:
     """All series of a scenario, in its order, also those of which nothing is known yet."""
-    found = series_of(scenario, records)
+    found: dict[tuple[str, str], list[Record]] = {(run.policy, run.rule): [] for run in scenario.runs()}
+    for record in records:
+        found[record.run.policy, record.run.rule].append(record)
+    policies = [policy for policy, _ in found]
+    colours, series = _colours(scenario, policies), []
+    for i, ((policy, rule), theirs) in enumerate(found.items()):
+        label = parse_policy(policy).label + (f", {rule}" if policies.count(policy) > 1 else "")
+        index = policies[:i].count(policy)
+        style = FIRST[policy] if index == 0 and policy in FIRST else NEXT[index % len(NEXT)]
+        series.append(Series(policy, rule, label, colours[policy], style, theirs))
+    return series
+
+
+def _colours(scenario: Scenario, policies: Sequence[str]) -> dict[str, str]:
+    """A colour for each policy. Those without one of their own are shades if there are many: these are static k."""
     fixed = COLOURS | dict.fromkeys(["sync", *(f"static:{case.workers}" for case in scenario.cases)], ALL)
-    others = list(dict.fromkeys(some.policy for some in found if some.policy not in fixed))
-    colours = fixed | dict(zip(others, _further_colours(len(others)), strict=True))
-    drawn: list[DrawnSeries] = []
-    for some in found:
-        index = sum(one.policy == some.policy for one in drawn)
-        style = FIRST[some.policy] if index == 0 and some.policy in FIRST else NEXT[index % len(NEXT)]
-        drawn.append(DrawnSeries(**vars(some), colour=colours[some.policy], style=style))
-    return drawn
-
-
-def _further_colours(count: int) -> list[str]:
-    """As many colours as there are other policies: shades, if there are many, as these are static k's."""
-    return FURTHER[:count] if count <= len(FURTHER) else list(map(to_hex, RAMP(np.linspace(0.25, 1, count))))
+    others = [policy for policy in dict.fromkeys(policies) if policy not in fixed]
+    shades = FURTHER if len(others) <= len(FURTHER) else map(to_hex, RAMP(np.linspace(0.25, 1, len(others))))
+    return fixed | dict(zip(others, shades, strict=False))

@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from dbw_experiments.laboratory.analysis.comparison import Comparison
 from dbw_experiments.laboratory.figures.canvas import INK, legend, panels, say
-from dbw_experiments.laboratory.figures.series import DrawnSeries, drawn_series
+from dbw_experiments.laboratory.figures.series import Series, series_of
 from dbw_experiments.laboratory.figures.times import goal
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Scenario
@@ -23,7 +23,7 @@ TICKS = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A dot for each policy's median, and a line from its slowest to its fastest seed."""
     comparison = Comparison(scenario, records)
-    dynamic = [some for some in drawn_series(scenario, records) if not some.is_static]
+    dynamic = [some for some in series_of(scenario, records) if not some.is_static]
     axes = panels(figure, 1, 1, 0.6 + 0.42 * len(comparison.cases))[0, 0]
     if not records:
         say(axes, "no results yet")
@@ -49,7 +49,7 @@ def _label(comparison: Comparison, case: str) -> str:
     return case if k is None else f"{case}  (best k = {k})"
 
 
-def _draw(axes: Axes, comparison: Comparison, case: str, some: DrawnSeries, y: float) -> None:
+def _draw(axes: Axes, comparison: Comparison, case: str, some: Series, y: float) -> None:
     speeds = comparison.speeds(case, some.policy)
     if speeds is None:
         return

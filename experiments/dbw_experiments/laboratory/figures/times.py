@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import cycle
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from dbw_experiments.laboratory.analysis.times import Times, best_static
 from dbw_experiments.laboratory.figures.canvas import INK, legend, line, panels, say, scale, whole_numbers
-from dbw_experiments.laboratory.figures.series import ALL, FURTHER, DrawnSeries, drawn_series
+from dbw_experiments.laboratory.figures.series import ALL, FURTHER, Series, series_of
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import Case, Scenario
 
@@ -38,11 +39,10 @@ class Box(NamedTuple):
 
 def plot(figure: Figure, scenario: Scenario, records: Sequence[Record]) -> None:
     """A column for each case: box plots above, static policies below."""
-    cases, series = scenario.cases, drawn_series(scenario, records)
+    cases, series = scenario.cases, series_of(scenario, records)
     dynamic = [some for some in series if not some.is_static]
     static = [some for some in series if some.is_static]
-    names = dict.fromkeys(some.rule for some in static)
-    rules = dict(zip(names, cycle(FURTHER), strict=False))
+    rules = dict(zip(dict.fromkeys(some.rule for some in static), cycle(FURTHER), strict=False))
     sweeps = len(static) > len(rules)  # more than one k for some rule
     boxes = [_dynamic_boxes(dynamic, case) + _static_boxes(_in(case, static), rules, case.workers) for case in cases]
     grid = panels(figure, 2 if sweeps else 1, len(cases), 2.7, 0.6 + 0.5 * max(map(len, boxes)))
@@ -84,12 +84,12 @@ def goal(scenario: Scenario) -> str:
     return f"to a loss of {targets.pop():g}" if len(targets) == 1 and None not in targets else "to the target"
 
 
-def _in(case: Case, static: Sequence[DrawnSeries]) -> list[Static]:
+def _in(case: Case, static: Sequence[Series]) -> list[Static]:
     theirs = [(some, some.there(case)) for some in static]
     return [Static(one[0].run.static_k, some.rule, one[0].run.rate, one, some.of(case)) for some, one in theirs if one]
 
 
-def _dynamic_boxes(dynamic: Sequence[DrawnSeries], case: Case) -> list[Box]:
+def _dynamic_boxes(dynamic: Sequence[Series], case: Case) -> list[Box]:
     boxes = [Box(some.label.replace(", ", "\n"), some.colour, some.of(case)) for some in dynamic]
     return [box for box in boxes if box.times.runs]
 
@@ -148,7 +148,7 @@ def _quartiles(times: Times, end: float) -> dict[str, float]:
 
 
 def _draw_every_k(
-    axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[DrawnSeries], case: Case
+    axes: Axes, statics: Sequence[Static], rules: dict[str, str], dynamic: Sequence[Series], case: Case
 ) -> None:
     means = {some.label: some.of(case).mean for some in dynamic}
     if not statics:
@@ -164,12 +164,9 @@ def _draw_every_k(
     for row, (rule, colour) in enumerate(rules.items()):
         alike = sorted((some for some in statics if some.rule == rule), key=lambda some: some.k)
         ks = [some.k for some in alike]
-        bounds = [
-            (min(s.times.seconds), max(s.times.seconds)) if np.isfinite(s.times.mean) else (np.nan, np.nan)
-            for s in alike
-        ]
-        axes.fill_between(ks, *np.reshape(bounds, (-1, 2)).T, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(ks, [np.nan_to_num(some.times.mean, posinf=np.nan) for some in alike], ".-", color=colour)
+        shown = [some.times.seconds if np.isfinite(some.times.mean) else [np.nan] for some in alike]
+        axes.fill_between(ks, list(map(min, shown)), list(map(max, shown)), color=colour, alpha=0.25, linewidth=0)
+        axes.plot(ks, list(map(fmean, shown)), ".-", color=colour)
         for some in alike:
             mark_unreached(axes, some.k, some.times, colour, row)
     axes.set_xlabel("static k")

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dbw_experiments.laboratory.figures.scenario_figure import KINDS, draw
-from dbw_experiments.laboratory.figures.series import drawn_series
+from dbw_experiments.laboratory.figures.series import series_of
 from dbw_experiments.laboratory.figures.times_over_cases import numbered
 from dbw_experiments.laboratory.runs import Column, Outcome, Record, Run
 from dbw_experiments.laboratory.scenario import PLOTS, Case, Compared, Scenario
@@ -208,14 +208,12 @@ def test_cases_are_on_an_axis_by_the_numbers_in_their_names(
 
 
 def test_a_policy_has_the_same_colour_in_all_scenarios_and_no_other_has_it() -> None:
-    many = drawn_series(scenario("times"), [])
-    few = drawn_series(
-        replace(scenario("times"), cases=[replace(scenario("times").cases[0], compare=COMPARED[:1])]), []
-    )
+    many = series_of(scenario("times"), [])
+    few = series_of(replace(scenario("times"), cases=[replace(scenario("times").cases[0], compare=COMPARED[:1])]), [])
     assert few[0].colour == many[0].colour
     assert len({some.colour for some in many}) == len({some.policy for some in many})
 
 
 def test_a_rule_is_named_only_where_a_policy_has_two() -> None:
-    labels = [some.label for some in drawn_series(scenario("times"), [])]
+    labels = [some.label for some in series_of(scenario("times"), [])]
     assert labels[:4] == ["DBW", "B-DBW", "AdaSync", "k = 1, proportional"]

@@ -150,7 +150,7 @@ def test_gradients_are_known_by_their_worker_only_where_data_are_split(split: bo
     delay = "constant:1 * factors:2,3,1"
     run = replace(RUN, workers=3, policy="static:2", sync_mode="push-interrupt", delay=delay, split=split, iterations=5)
     learning = Watched(run)
-    asyncio.run(train(run, learning, in_process(run)))
+    asyncio.run(train(run, learning.step, in_process(run)))
     assert learning.asked == [expected] * 5
 
 
@@ -169,7 +169,7 @@ def reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[int],
 
     monkeypatch.setattr(decider, "set_workers", note_workers)
     monkeypatch.setattr(decider, "end_iteration", note_end)
-    asyncio.run(train(run, Learner(run, torch.device("cpu")), decider))
+    asyncio.run(train(run, Learner(run, torch.device("cpu")).step, decider))
     return reports
 
 
