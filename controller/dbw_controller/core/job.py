@@ -14,11 +14,7 @@ from msgspec import Raw
 
 from dbw_controller.core.arrival_log import ArrivalLog, Sample
 from dbw_controller.core.decision import Decision, Estimates
-from dbw_controller.core.errors import (
-    DecisionNotFoundError,
-    StaleIterationError,
-    damaged_state,
-)
+from dbw_controller.core.errors import DecisionNotFoundError, StaleIterationError, damaged_state
 from dbw_controller.core.estimators.durations import DurationEstimator, Solver
 from dbw_controller.core.estimators.gain import GainEstimator
 from dbw_controller.core.job_state import (
@@ -31,14 +27,7 @@ from dbw_controller.core.job_state import (
 )
 from dbw_controller.core.policies import Choice, LearningPolicy, Memory, Observation, Policy
 from dbw_controller.core.reasons import Input, Reason
-from dbw_controller.core.reports import (
-    MAX_ITERATION,
-    Arrivals,
-    GradientMoments,
-    IterationSummary,
-    Membership,
-    Report,
-)
+from dbw_controller.core.reports import MAX_ITERATION, Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 from dbw_controller.core.state import encode
 from dbw_controller.core.validation import integer

@@ -2,8 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
@@ -56,14 +55,23 @@ class Training:
         return self.decision
 
     def train(self, iterations: int, **fields: Any) -> list[Decision]:  # noqa: ANN401
-        """Go through so many iterations, from where the job is."""
+        """Go through this many iterations, from where the job is."""
         begin = self.decision.iteration
         return [self.end(iteration, **fields) for iteration in range(begin, begin + iterations)]
+
+    def report(self, **fields: Any) -> None:  # noqa: ANN401
+        """Report without a summary."""
+        self.rpc.Report(pb.ReportRequest(job=self.name, session=self.session, **fields))
 
     def job(self) -> Job:
         """The job, as the controller shows it."""
         job: Job = self.rpc.GetJob(pb.GetJobRequest(job=self.name)).job
         return job
+
+    def decided(self, iteration: int | None = None) -> Decision:
+        """The decision for an iteration, or the newest one, as the controller shows it."""
+        decision: Decision = self.rpc.GetDecision(pb.GetDecisionRequest(job=self.name, iteration=iteration)).decision
+        return decision
 
 
 class Subject:
@@ -87,20 +95,15 @@ class Subject:
         return response
 
     def training(self, iterations: int = 0, spec: JobSpec = DBW) -> Training:
-        """A job of its own that has gone through so many iterations."""
+        """A job of its own that has gone through this many iterations."""
         name = self.name()
         training = Training(self.rpc, name, self.create(name, spec=spec, iteration=0))
         training.train(iterations)
         return training
 
-    @contextmanager
-    def stream(self) -> Iterator["Stream"]:
-        """A stream of reports, which is over afterwards."""
-        stream = Stream(self.rpc)
-        try:
-            yield stream
-        finally:
-            stream.close()
+    def stream(self) -> "closing[Stream]":
+        """A stream of reports, which is over after a `with` block."""
+        return closing(Stream(self.rpc))
 
     def clean_up(self) -> list[str]:
         """Delete all jobs; returns the names of those that may be left."""

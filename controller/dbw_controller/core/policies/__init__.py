@@ -1,8 +1,7 @@
 """Rules that choose k. `Policy` is what each of them is, `registry` knows them by name."""
 
 from dbw_controller.core.policies.adasync import AdaSync
-from dbw_controller.core.policies.blind_dbw import BlindDbw
-from dbw_controller.core.policies.dbw import Dbw
+from dbw_controller.core.policies.dbw import BlindDbw, Dbw
 from dbw_controller.core.policies.dbw_plus import DbwPlus
 from dbw_controller.core.policies.policy import Choice, LearningPolicy, Memory, Observation, Policy
 from dbw_controller.core.policies.registry import (

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Raw, Struct
 
 from dbw_controller.core.estimators.finished_trips import FinishedTrips
-from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, Trips
+from dbw_controller.core.estimators.forecast import Forecast, IterationTimes
 from dbw_controller.core.estimators.interrupted_trips import InterruptedTrips
 from dbw_controller.core.estimators.noise_floor import NoiseFloor
 from dbw_controller.core.estimators.roster import Roster
@@ -32,7 +32,7 @@ class DbwPlusMemory(Memory):
         self.floor = NoiseFloor()
         self.forecast: Forecast | None = None
         self._interrupted = interrupted
-        self._trips: Trips = InterruptedTrips() if interrupted else FinishedTrips()
+        self._trips = InterruptedTrips() if interrupted else FinishedTrips()
         self._roster = Roster()
         self._arrivals: list[Arrivals] = []
         self._rows = 0

@@ -6,8 +6,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from dbw_controller.core.policies.adasync import AdaSync
-from dbw_controller.core.policies.blind_dbw import BlindDbw
-from dbw_controller.core.policies.dbw import Dbw
+from dbw_controller.core.policies.dbw import BlindDbw, Dbw
 from dbw_controller.core.policies.dbw_plus import DbwPlus
 from dbw_controller.core.policies.policy import Policy
 from dbw_controller.core.policies.static import Static
