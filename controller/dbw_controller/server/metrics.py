@@ -108,6 +108,7 @@ class JobCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All series of all jobs."""
         jobs = self._jobs.all()
+        yield _build_info()
         yield GaugeMetricFamily("dbw_jobs", "Jobs", value=len(jobs))
         failures = self._jobs.disk.failures
         yield CounterMetricFamily("dbw_snapshot_failures", "Snapshots that could not be written", value=failures)
@@ -143,23 +144,18 @@ def _arrivals_by_worker(jobs: Iterable[ServedJob]) -> Metric:
     return arrivals
 
 
-class BuildInfo(Collector):
-    """Which program this is."""
-
-    def collect(self) -> Iterator[Metric]:
-        """One series."""
-        about = {
-            "version": version("dbw"),
-            "python": platform.python_version(),
-            "grpc": grpc.__version__,
-            "compiled": str(COMPILED).lower(),
-        }
-        yield InfoMetricFamily("dbw_build", "Versions of the controller and what it runs on", value=about)
+def _build_info() -> Metric:
+    about = {
+        "version": version("dbw"),
+        "python": platform.python_version(),
+        "grpc": grpc.__version__,
+        "compiled": str(COMPILED).lower(),
+    }
+    return InfoMetricFamily("dbw_build", "Versions of the controller and what it runs on", value=about)
 
 
 def registry_of(jobs: Jobs, by_worker: bool) -> CollectorRegistry:
     """All that the controller exports."""
     registry = CollectorRegistry()
-    registry.register(BuildInfo())
     registry.register(JobCollector(jobs, by_worker))
     return registry

@@ -23,6 +23,7 @@ from dbw_controller.server.job_messages import job_message, watch_message
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
 from dbw_controller.server.served_job import Outcome, ServedJob
+from dbw_controller.server.watchers import Watcher, tell_all
 from dbw_controller.wire import messages
 from dbw_controller.wire.state import export_state, import_state, require_known_format
 from dbw_runtime.failure import StatusError
@@ -161,7 +162,7 @@ class ControllerService:
         """Do what the caller need not wait for: count, show, save, and prepare the job for the next report."""
         served.record(report, outcome, self._by_worker)
         if outcome.is_new and served.watchers and not isinstance(request, pb.ReportRequest):
-            served.watchers.tell(partial(watch_message, served, request.summary))
+            tell_all(served.watchers, partial(watch_message, served, request.summary))
         served.changed(int(outcome.is_new))
         if served.is_free:  # otherwise the next report, in a thread, does it
             served.job.catch_up()
@@ -203,13 +204,14 @@ class ControllerService:
     async def watch_job(self, request: pb.WatchJobRequest, call: Call) -> None:
         """Send a job as it is, and then every iteration."""
         served = self._job(request.job, call)
-        watcher = served.watchers.add(request.include_estimates)
+        watcher = Watcher(request.include_estimates)
+        served.watchers.add(watcher)
         try:
             await call.write(pb.WatchJobResponse(job=job_message(served, request.include_estimates)))
             while (response := await call.wait(watcher.next())) is not None:
                 await call.write(response)
         finally:
-            served.watchers.remove(watcher)
+            served.watchers.discard(watcher)
 
     async def diagnose_job(self, request: pb.DiagnoseJobRequest, call: Call) -> pb.DiagnoseJobResponse:
         """Say what looks wrong."""

@@ -1,7 +1,7 @@
 """Those who watch a job: each gets every iteration that it is fast enough for."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dbw.v1.controller_pb2 import WatchJobResponse
 
@@ -38,34 +38,8 @@ class Watcher:
         return own
 
 
-class Watchers:
-    """All who watch a job."""
-
-    def __init__(self) -> None:
-        self._watchers: set[Watcher] = set()
-
-    def __len__(self) -> int:
-        return len(self._watchers)
-
-    def add(self, include_estimates: bool) -> Watcher:
-        """Begin to watch."""
-        watcher = Watcher(include_estimates)
-        self._watchers.add(watcher)
-        return watcher
-
-    def remove(self, watcher: Watcher) -> None:
-        """Stop watching."""
-        self._watchers.discard(watcher)
-
-    def tell(self, response: Callable[[bool], WatchJobResponse]) -> None:
-        """Tell all of them, with estimates or without."""
-        responses = {
-            include: response(include) for include in {watcher.include_estimates for watcher in self._watchers}
-        }
-        for watcher in self._watchers:
-            watcher.tell(responses[watcher.include_estimates])
-
-    def end(self) -> None:
-        """Tell all of them that there is no more to come."""
-        for watcher in self._watchers:
-            watcher.end()
+def tell_all(watchers: Collection[Watcher], response: Callable[[bool], WatchJobResponse]) -> None:
+    """Queue an iteration for all of them, with estimates or without."""
+    responses = {include: response(include) for include in {watcher.include_estimates for watcher in watchers}}
+    for watcher in watchers:
+        watcher.tell(responses[watcher.include_estimates])

@@ -411,7 +411,7 @@ def test_a_bug_is_internal_with_a_correlation_id_and_no_traceback(tmp_path: Any)
     """A policy that somebody registered fails: the caller gets an id, and only the log has the traceback."""
     plugin = tmp_path / "sitecustomize.py"
     plugin.write_text(
-        "import dbw_controller.core.policies.sync as sync\n"
+        "import dbw_controller.core.policies.static as sync\n"
         "def choose(self, seen):\n"
         "    if seen.learnt_iterations: raise RuntimeError('a secret of the implementation')\n"
         "    return original(self, seen)\n"

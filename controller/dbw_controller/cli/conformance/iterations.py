@@ -127,8 +127,8 @@ def missing_iterations(subject: Subject) -> None:
 def stale_iteration(subject: Subject) -> None:
     """A summary of an iteration before the last one is refused, and the error names the iteration that is expected."""
     training = subject.training(5)
-    refusal = expect_refusal("a summary of iteration 2", "STALE_ITERATION", training.end, 2)
-    expect("`iteration` in ErrorInfo.metadata", refusal.metadata.get("iteration"), "5")
+    info, _ = expect_refusal("a summary of iteration 2", "STALE_ITERATION", training.end, 2)
+    expect("`iteration` in ErrorInfo.metadata", info.metadata.get("iteration"), "5")
 
 
 @check

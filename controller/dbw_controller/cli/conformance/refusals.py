@@ -97,9 +97,10 @@ def invalid_report(subject: Subject) -> None:
 
 
 def _expect_invalid(field: str, call: Callable[..., Any], *arguments: object) -> None:
-    refusal = expect_refusal(f"a wrong {field}", "INVALID_VALUE", call, *arguments)
-    named = any(name.startswith(field) for name in refusal.fields)
-    require(named, f"BadRequest names {', '.join(refusal.fields) or 'no field'}; expected {field}")
+    _, bad_request = expect_refusal(f"a wrong {field}", "INVALID_VALUE", call, *arguments)
+    fields = [violation.field for violation in bad_request.field_violations]
+    named = any(name.startswith(field) for name in fields)
+    require(named, f"BadRequest names {', '.join(fields) or 'no field'}; expected {field}")
 
 
 @check

@@ -54,10 +54,10 @@ class Training:
         self.decision = self.rpc.EndIteration(self.request(iteration, **fields)).decision
         return self.decision
 
-    def train(self, iterations: int, **fields: Any) -> list[Decision]:  # noqa: ANN401
+    def train(self, iterations: int) -> list[Decision]:
         """Go through this many iterations, from where the job is."""
         begin = self.decision.iteration
-        return [self.end(iteration, **fields) for iteration in range(begin, begin + iterations)]
+        return [self.end(iteration) for iteration in range(begin, begin + iterations)]
 
     def report(self, **fields: Any) -> None:  # noqa: ANN401
         """Report without a summary."""

@@ -25,11 +25,3 @@ class Forecast(NamedTuple):
 def forecast(mean: Array, square: Array) -> Forecast:
     """A forecast from means of durations and of their squares."""
     return Forecast(np.maximum.accumulate(mean), np.sqrt(np.maximum(square - mean * mean, 0.0)))
-
-
-class IterationTimes(NamedTuple):
-    """When an iteration took place."""
-
-    number: int
-    published: float | None  # in seconds, by the parameter server's clock; None: when the one before ended
-    duration: float  # in seconds

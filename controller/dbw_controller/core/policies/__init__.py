@@ -14,8 +14,7 @@ from dbw_controller.core.policies.registry import (
     policy_parameters,
     register_policy,
 )
-from dbw_controller.core.policies.static import Static
-from dbw_controller.core.policies.sync import Sync
+from dbw_controller.core.policies.static import Static, Sync
 
 __all__ = ["DEFAULT", "POLICIES", "AdaSync", "BlindDbw", "Choice", "Dbw", "DbwPlus", "LearningPolicy", "Memory"]
 __all__ += ["Observation", "Policy", "Static", "Sync"]
