@@ -186,7 +186,7 @@ def memory_of_a_job(iterations: int, checkpoints: int) -> list[float]:
     def resident() -> float:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
-    compiled_durations.warm_up()
+    compiled_durations.kernels()
     reports = iteration_reports(LARGE)
     next(reports)
     used = [resident()]
@@ -235,7 +235,7 @@ def measure() -> Report:
     """Measure small, medium and large clusters."""
     if not COMPILED:
         sys.exit("numba is not installed: there is nothing to compare with the solver that it compiles")
-    compiled_durations.warm_up()
+    compiled_durations.kernels()
     report = Report()
     compare_with_quadprog(report)
     for age in (MATURE, YOUNG):

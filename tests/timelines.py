@@ -5,13 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from dbw_controller.core.estimators.forecast import IterationTimes
 from dbw_controller.core.reports import Arrivals, EndCause, IterationSummary, Report
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster, Iteration
 from dbw_ps.rounds import Arrival
 from dbw_worker.delays import parse_delay
 from dbw_worker.randomness import draws_of
+
+
+def times(iteration: int, published: float | None, seconds: float) -> IterationSummary:
+    """A summary that tells when an iteration took place, and nothing else of interest."""
+    return IterationSummary(iteration, 1, seconds, published_seconds=published)
 
 
 class Timeline:
@@ -32,10 +36,10 @@ class Timeline:
         """How long a worker takes for a gradient, where that does not depend on when it begins."""
         return self._delay.seconds(worker, version, 0.0, draws_of(self._seed, worker, version)[1])
 
-    def iterate(self, k: int, deadline: float | None = None) -> tuple[IterationTimes, list[Arrivals]]:
+    def iterate(self, k: int, deadline: float | None = None) -> tuple[IterationSummary, list[Arrivals]]:
         """Go through an iteration."""
         done = self._cluster.iterate(k, deadline)
-        return IterationTimes(done.end.iteration, done.published, done.end.seconds), self._batches(done, numbered=True)
+        return times(done.end.iteration, done.published, done.end.seconds), self._batches(done, numbered=True)
 
     def report(self, k: int, deadline: float | None = None, numbered: bool = True, **fields: Any) -> Report:
         """Go through an iteration, and report it. Some fields of the summary have to be given."""

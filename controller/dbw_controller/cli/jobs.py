@@ -5,7 +5,7 @@ from typing import Any
 
 from dbw.v1.controller_pb2 import DeleteJobRequest
 from dbw_controller.cli.command import JOB, Controller, run_command, wide_console
-from dbw_controller.cli.tables import new_table, number, reason
+from dbw_controller.cli.tables import field, new_table, reason
 
 
 def jobs(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def _jobs(controller: Controller, given: dict[str, Any]) -> int:  # noqa: ARG001
             str(decision.iteration),
             str(decision.k),
             str(job.membership.live_workers),
-            number(job.loss if job.HasField("loss") else None),
+            field(job, "loss"),
             reason(decision),
             job.update_time.ToDatetime().strftime("%Y-%m-%d %H:%M:%S UTC"),
         )

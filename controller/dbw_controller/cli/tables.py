@@ -1,5 +1,6 @@
 """How commands show decisions and numbers."""
 
+from google.protobuf.message import Message
 from rich.table import Table
 
 from dbw.v1.iteration_pb2 import Decision, DecisionReason, MissingInput
@@ -17,6 +18,11 @@ def new_table(*columns: str) -> Table:
 def number(value: float | None) -> str:
     """Four digits of a number that may not be known."""
     return "–" if value is None else f"{value:.4g}"
+
+
+def field(message: Message, name: str) -> str:
+    """Four digits of a field that may not be set."""
+    return number(getattr(message, name) if message.HasField(name) else None)
 
 
 def reason(decision: Decision) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from dbw.v1.controller_pb2 import WatchJobRequest, WatchJobResponse
 from dbw_controller.cli.command import JOB, Controller, run_command
-from dbw_controller.cli.tables import new_table, number, reason
+from dbw_controller.cli.tables import field, new_table, number, reason
 
 MAX_ROWS = 20
 COLUMNS = ("iteration", "k", "workers", "loss", "seconds", "next k", "why")
@@ -54,7 +54,7 @@ def _row(response: WatchJobResponse) -> tuple[str, ...]:
         str(summary.iteration),
         str(summary.k),
         str(response.job.membership.live_workers),
-        number(summary.loss if summary.HasField("loss") else None),
+        field(summary, "loss"),
         number(summary.duration_seconds),
         str(decision.k),
         reason(decision),
@@ -63,15 +63,10 @@ def _row(response: WatchJobResponse) -> tuple[str, ...]:
 
 def _watch_table(response: WatchJobResponse, rows: Iterable[tuple[str, ...]]) -> Table:
     job, why = response.job, response.job.decision.estimates
-    estimates = (
-        f"‖∇F‖² {number(why.squared_norm if why.HasField('squared_norm') else None)}   "
-        f"V {number(why.variance if why.HasField('variance') else None)}   "
-        f"L {number(why.smoothness if why.HasField('smoothness') else None)}"
-    )
+    estimates = f"‖∇F‖² {field(why, 'squared_norm')}   V {field(why, 'variance')}   L {field(why, 'smoothness')}"
     table = new_table(*COLUMNS)
-    table.title = (
-        f"{job.name}: k = {job.decision.k} of {job.membership.live_workers} for iteration {job.decision.iteration}"
-    )
+    workers, iteration = job.membership.live_workers, job.decision.iteration
+    table.title = f"{job.name}: k = {job.decision.k} of {workers} for iteration {iteration}"
     table.caption = f"{why.explanation}\n{estimates}"
     for row in rows:
         table.add_row(*row)

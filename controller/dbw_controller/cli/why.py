@@ -30,9 +30,8 @@ def _why(controller: Controller, given: dict[str, Any]) -> int:
     request = GetDecisionRequest(job=given["job"], iteration=iteration, include_estimates=True)
     decision = controller.calls().GetDecision(request).decision
     console, estimates = wide_console(), decision.estimates
-    console.print(
-        f"{given['job']}, iteration {decision.iteration}: wait for {decision.k} of {decision.live_workers} workers"
-    )
+    chosen = f"wait for {decision.k} of {decision.live_workers} workers"
+    console.print(f"{given['job']}, iteration {decision.iteration}: {chosen}")
     console.print(f"Rule: {reason(decision)}. {estimates.explanation}")
     if decision.HasField("unbounded_k"):
         console.print(f"The job's bounds changed it: the rule chose {decision.unbounded_k}.")
@@ -48,18 +47,11 @@ def _why(controller: Controller, given: dict[str, Any]) -> int:
 
 def _why_table(decision: Decision) -> Table:
     """One row a k; the chosen one stands out."""
-    estimates = decision.estimates
+    why = decision.estimates
+    columns = (why.gains, why.durations_seconds, why.shortest_seconds, why.longest_seconds)
     table = new_table("k", "gain", "seconds", "at least", "at most", "gain per second", "")
     for k in range(1, decision.live_workers + 1):
-        gain, seconds, low, high = (
-            column[k - 1] if column else None
-            for column in (
-                estimates.gains,
-                estimates.durations_seconds,
-                estimates.shortest_seconds,
-                estimates.longest_seconds,
-            )
-        )
+        gain, seconds, low, high = (column[k - 1] if column else None for column in columns)
         rate = gain / seconds if gain is not None and seconds else None
         cells = [str(k), *map(number, (gain, seconds, low, high, rate)), "◀" if k == decision.k else ""]
         table.add_row(*cells, style="bold" if k == decision.k else None)

@@ -3,18 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self, Unpack
-
-import grpc
 
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
-from dbw_controller.client.training import Training, log
-from dbw_runtime.failure import describe
+from dbw_controller.client.training import Training
 
 
 class AsyncDbwClient(ClientSettings):
@@ -34,9 +30,7 @@ class AsyncTrainingJob(Training):
     """
 
     def __init__(self, settings: ClientSettings, conversation: Conversation) -> None:
-        super().__init__(conversation)
-        self._settings = settings
-        self._connection = settings.connection()
+        super().__init__(settings, conversation)
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -66,24 +60,20 @@ class AsyncTrainingJob(Training):
     async def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
         """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
         request = ExportJobStateRequest(job=self.name)
-        try:
+        with self._warning("the state cannot be exported"):
             call = self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata())
             return join_state([piece async for piece in call])
-        except (grpc.RpcError, OSError) as error:
-            log.warning("the state cannot be exported: %s", describe(error), extra={"job": self.name})
-            return None
+        return None
 
     async def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
-        try:
+        with self._warning("the state cannot be imported"):
             requests = split_state(state, self.name, self._conversation.session)
             metadata = self._connection.metadata()
             response = await self._stub.ImportJobState(requests, timeout=timeout, metadata=metadata)
-        except (grpc.RpcError, OSError) as error:
-            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
-            return False
-        self._imported(response.job.decision)
-        return True
+            self._imported(response.job.decision)
+            return True
+        return False
 
     async def _stay_attached(self) -> None:
         waits = delays()
@@ -118,20 +108,16 @@ class AsyncTrainingJob(Training):
             await self._link
         if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, allow_missing=True)
-            try:
+            with self._warning("the job cannot be deleted"):
                 metadata = self._connection.metadata()
                 await self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=metadata)
-            except (grpc.RpcError, OSError) as error:
-                log.warning("the job cannot be deleted: %s", describe(error), extra={"job": self.name})
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.close(delete=kind is None)
 
 

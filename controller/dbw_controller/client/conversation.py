@@ -257,8 +257,7 @@ def _moments(fields: Summary) -> GradientMoments | None:
         moments.sum_squared_norms = squares
     elif variance is not None:
         moments.variance = variance
-    within = fields.get("within_worker_variance")
-    if within is not None:
+    if (within := fields.get("within_worker_variance")) is not None:
         moments.within_worker.variance = within
         moments.within_worker.degrees_of_freedom = fields.get("degrees_of_freedom", 0)
     return moments

@@ -3,18 +3,14 @@
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Self, Unpack
-
-import grpc
 
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
-from dbw_controller.client.training import Training, log
-from dbw_runtime.failure import describe
+from dbw_controller.client.training import Training
 
 
 class DbwClient(ClientSettings):
@@ -34,9 +30,7 @@ class TrainingJob(Training):
     """
 
     def __init__(self, settings: ClientSettings, conversation: Conversation) -> None:
-        super().__init__(conversation)
-        self._settings = settings
-        self._connection = settings.connection()
+        super().__init__(settings, conversation)
         self._channel = self._connection.open()
         self._stub = ControllerServiceStub(self._channel)
         self._changed = threading.Condition()  # guards the conversation as well
@@ -73,24 +67,20 @@ class TrainingJob(Training):
     def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
         """All that the job has learnt, for a checkpoint; None if the controller cannot be reached."""
         request = ExportJobStateRequest(job=self.name)
-        try:
+        with self._warning("the state cannot be exported"):
             call = self._stub.ExportJobState(request, timeout=timeout, metadata=self._connection.metadata())
             return join_state(list(call))
-        except (grpc.RpcError, OSError) as error:
-            log.warning("the state cannot be exported: %s", describe(error), extra={"job": self.name})
-            return None
+        return None
 
     def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
         """Replace what the job has learnt by an exported state; returns whether that worked."""
-        try:
+        with self._warning("the state cannot be imported"):
             requests = split_state(state, self.name, self._conversation.session)
             response = self._stub.ImportJobState(requests, timeout=timeout, metadata=self._connection.metadata())
-        except (grpc.RpcError, OSError) as error:
-            log.warning("the state cannot be imported: %s", describe(error), extra={"job": self.name})
-            return False
-        with self._changed:
-            self._imported(response.job.decision)
-        return True
+            with self._changed:
+                self._imported(response.job.decision)
+            return True
+        return False
 
     def _stay_attached(self) -> None:
         waits = delays()
@@ -120,8 +110,7 @@ class TrainingJob(Training):
         response = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
         with self._changed:
             self._outbox = SimpleQueue()
-            repeated = self._conversation.created(response)
-            if repeated is not None:
+            if (repeated := self._conversation.created(response)) is not None:
                 self._outbox.put(repeated)
             self._stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
             self._changed.notify_all()
@@ -133,10 +122,8 @@ class TrainingJob(Training):
         self._closing.set()
         if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, allow_missing=True)
-            try:
+            with self._warning("the job cannot be deleted"):
                 self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
-            except (grpc.RpcError, OSError) as error:
-                log.warning("the job cannot be deleted: %s", describe(error), extra={"job": self.name})
         self._outbox.put(None)
         self._channel.close()
         self._link.join(self._settings.deadline)
@@ -144,7 +131,5 @@ class TrainingJob(Training):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(delete=kind is None)

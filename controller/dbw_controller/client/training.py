@@ -1,10 +1,14 @@
 """What a parameter server sees of its job, and what is logged about it, however it is connected to the controller."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import grpc
 
 from dbw.v1.iteration_pb2 import Decision
 from dbw_controller.client.conversation import Conversation, Link
+from dbw_controller.client.settings import ClientSettings
 from dbw_runtime.failure import describe, reason_of
 
 log = logging.getLogger("dbw.client")
@@ -16,9 +20,10 @@ LINK_CHANGES = {
 
 
 class Training:
-    """A job, as far as it needs no connection."""
+    """A job, as far as threads and asyncio do not differ."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, settings: ClientSettings, conversation: Conversation) -> None:
+        self._settings, self._connection = settings, settings.connection()
         self._conversation = conversation
         self._was_on_fallback = False
 
@@ -62,6 +67,14 @@ class Training:
     def set_workers(self, workers: int | Sequence[int]) -> None:
         """Workers came or went: how many are alive now, or their numbers."""
         self._conversation.set_workers(workers)
+
+    @contextmanager
+    def _warning(self, problem: str) -> Iterator[None]:
+        """Log that a call has failed; training goes on without what it was for."""
+        try:
+            yield
+        except (grpc.RpcError, OSError) as error:
+            log.warning("%s: %s", problem, describe(error), extra={"job": self.name})
 
     def _begin_iteration(self) -> int:
         k = self._conversation.begin_iteration()

@@ -98,20 +98,14 @@ class LimitReachedError(JobError):
         self.limit = limit
 
 
+# What reading a state that makes no sense may raise.
+NONSENSE = (InvalidValueError, ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+
+
 @contextmanager
 def damaged_state() -> Iterator[None]:
     """Say that a state is damaged where reading it fails in whichever way."""
     try:
         yield
-    except (StateDamagedError, StateFormatUnknownError):
-        raise
-    except (
-        InvalidValueError,
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        MemoryError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except NONSENSE as error:
         raise StateDamagedError(f"{type(error).__name__}: {error}") from error

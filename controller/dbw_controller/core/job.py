@@ -13,11 +13,7 @@ from msgspec import Raw
 
 from dbw_controller.core.arrival_log import ArrivalLog, Sample
 from dbw_controller.core.decision import Decision, Estimates
-from dbw_controller.core.errors import (
-    DecisionNotFoundError,
-    StaleIterationError,
-    damaged_state,
-)
+from dbw_controller.core.errors import DecisionNotFoundError, StaleIterationError, damaged_state
 from dbw_controller.core.estimators.durations import DurationEstimator, Solver
 from dbw_controller.core.estimators.gain import GainEstimator
 from dbw_controller.core.job_state import (
@@ -30,14 +26,7 @@ from dbw_controller.core.job_state import (
 )
 from dbw_controller.core.policies import Choice, LearningPolicy, Memory, Observation, built_in_policies
 from dbw_controller.core.reasons import Input, Reason
-from dbw_controller.core.reports import (
-    MAX_ITERATION,
-    Arrivals,
-    GradientMoments,
-    IterationSummary,
-    Membership,
-    Report,
-)
+from dbw_controller.core.reports import MAX_ITERATION, Arrivals, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 from dbw_controller.core.state import encode
 from dbw_controller.core.validation import integer
@@ -65,29 +54,19 @@ class Job:
         self._solver = solver
         self._memory = self._new_memory()
         self._sampled_workers: int | None = None  # how many were alive at the last sample
-        self._iteration = iteration or 0
+        self.iteration = iteration or 0  # which the newest decision is for
         self._idle_at = iteration  # the iteration at whose beginning all workers are idle
         self._time_offset = 0
         self._log = ArrivalLog()
-        self._log.begin(self._iteration)
+        self._log.begin(self.iteration)
         self._last: PastIteration | None = None
         self._before_last: PastIteration | None = None
         self._first_loss: float | None = None
-        self._loss: float | None = None
+        self.loss: float | None = None  # the last finite one that was reported
         self._missing: frozenset[Input] = frozenset()  # what the last summary did not report
         self._numbered = True  # whether the last arrivals had worker numbers
         self._decisions: dict[int, Decision] = {}
         self._decide()
-
-    @property
-    def iteration(self) -> int:
-        """The iteration that the newest decision is for."""
-        return self._iteration
-
-    @property
-    def loss(self) -> float | None:
-        """The last finite loss that was reported."""
-        return self._loss
 
     @property
     def late_arrivals(self) -> int:
@@ -97,9 +76,9 @@ class Job:
     def decision(self, iteration: int | None = None) -> Decision:
         """The newest decision, or a remembered one."""
         if iteration is None:
-            return self._decisions[self._iteration]
+            return self._decisions[self.iteration]
         if iteration not in self._decisions:
-            raise DecisionNotFoundError(iteration, min(self._decisions), self._iteration)
+            raise DecisionNotFoundError(iteration, min(self._decisions), self.iteration)
         return self._decisions[iteration]
 
     def begin(self, membership: Membership, iteration: int | None = None) -> Decision:
@@ -115,28 +94,28 @@ class Job:
         if iteration is None:
             return self.decision()
         self._forget_from(iteration)
-        self._iteration = self._idle_at = iteration
+        self.iteration = self._idle_at = iteration
         self._log.begin(iteration)
         return self._decide()
 
     def _forget_from(self, iteration: int) -> None:
-        self._time_offset += max(self._iteration - iteration, 0)  # samples do not get younger
+        self._time_offset += max(self.iteration - iteration, 0)  # samples do not get younger
         then = self._decisions.get(iteration)
         self._decisions = {i: decision for i, decision in self._decisions.items() if i < iteration}
         self.gain.forget_from(iteration)
         while self._last is not None and self._last.iteration >= iteration:
             self._last, self._before_last = self._before_last, None
-            self._loss = None if then is None else then.estimates.loss
+            self.loss = None if then is None else then.estimates.loss
         self._memory.reset(new_training=iteration == 0)
         if iteration == 0:
             self.gain = GainEstimator(self.spec.averaging_window)
-            self._first_loss = self._loss = None
+            self._first_loss = self.loss = None
 
     def report(self, report: Report) -> Decision | None:
         """Take a report in. With a summary, returns the decision for the next iteration: always the same one."""
         summary = report.summary
-        if summary is not None and summary.iteration < self._iteration - 1:
-            raise StaleIterationError(summary.iteration, self._iteration)
+        if summary is not None and summary.iteration < self.iteration - 1:
+            raise StaleIterationError(summary.iteration, self.iteration)
         self.catch_up()
         if summary is not None:
             self._log.foresee_end(summary.iteration)
@@ -150,7 +129,7 @@ class Job:
             self._add(self._log.arrive(arrivals, self.durations.workers))
             self._numbered = arrivals.workers is not None
         self._memory.arrived(report.arrivals)
-        new = summary is not None and summary.iteration >= self._iteration
+        new = summary is not None and summary.iteration >= self.iteration
         if summary is not None and new:
             self._end(summary)
         if report.membership is not None:
@@ -161,8 +140,8 @@ class Job:
 
     def _begin_idle(self) -> None:
         """Where all workers were idle at the beginning, that is as if all had been waited for."""
-        if self._idle_at == self._iteration and self.membership.live_workers > 0:
-            self._add(self._log.learn_previous_k(self._iteration, self.membership.live_workers))
+        if self._idle_at == self.iteration and self.membership.live_workers > 0:
+            self._add(self._log.learn_previous_k(self.iteration, self.membership.live_workers))
 
     def _end(self, summary: IterationSummary) -> None:
         if summary.iteration == self._idle_at:
@@ -172,11 +151,11 @@ class Job:
         self._memory.ended(summary)
         loss = summary.loss if summary.loss is not None and math.isfinite(summary.loss) else None
         if loss is not None:
-            self._loss = loss
+            self.loss = loss
             self._first_loss = loss if self._first_loss is None else self._first_loss
         self._before_last, self._last = self._last, PastIteration(summary.iteration, summary.k, loss)
         self._missing = _missing_from(summary)
-        self._iteration = summary.iteration + 1
+        self.iteration = summary.iteration + 1
         self.learnt_iterations += 1
 
     def catch_up(self) -> None:
@@ -190,7 +169,7 @@ class Job:
 
     def _time(self) -> int:
         """How old the job is, in iterations: unlike their number it never goes back."""
-        return self._iteration + self._time_offset
+        return self.iteration + self._time_offset
 
     def _add(self, samples: list[Sample]) -> None:
         if samples and self.membership.live_workers != self._sampled_workers:
@@ -215,15 +194,15 @@ class Job:
         return DurationEstimator(workers, spec.sample_half_life, spec.unsampled_duration, solver)
 
     def _observe(self) -> Observation:
-        previous = _if_of(self._iteration - 1, self._last)
-        before = _if_of(self._iteration - 2, self._before_last)
+        previous = _if_of(self.iteration - 1, self._last)
+        before = _if_of(self.iteration - 2, self._before_last)
         in_a_row = previous is not None and previous.loss is not None
         return Observation(
-            iteration=self._iteration,
+            iteration=self.iteration,
             workers=max(self.membership.live_workers, 1),
             learnt_iterations=self.learnt_iterations,
             previous_k=previous.k if previous is not None else None,
-            loss=self._loss,
+            loss=self.loss,
             loss_before=before.loss if before is not None and in_a_row else None,
             first_loss=self._first_loss,
             gain=self.gain.estimate(),
@@ -245,7 +224,7 @@ class Job:
         chosen = integer("the policy's k", choice.k, 1, seen.workers)
         k = self.spec.bound(chosen, seen.workers)
         decision = Decision(
-            iteration=self._iteration,
+            iteration=self.iteration,
             k=k,
             reason=choice.reason,
             live_workers=self.membership.live_workers,
@@ -254,7 +233,7 @@ class Job:
             missing_inputs=self._missing_inputs(),
             estimates=Estimates(seen.gain, choice.gains, choice.durations, seen.loss, choice.explanation),
         )
-        self._decisions[self._iteration] = decision
+        self._decisions[self.iteration] = decision
         while len(self._decisions) > REMEMBERED_DECISIONS:
             del self._decisions[next(iter(self._decisions))]
         return decision
@@ -282,7 +261,7 @@ class Job:
             learnt_iterations=self.learnt_iterations,
             workers=self._sampled_workers,
             first_loss=self._first_loss,
-            loss=self._loss,
+            loss=self.loss,
             gain=self.gain.snapshot(),
             durations=self.durations.snapshot(self._time()),
             policy=type(self.spec.policy).__name__,
@@ -309,7 +288,7 @@ class Job:
             memory.restore(learnt.memory)
         self.gain, self.durations, self._memory = gain, durations, memory
         self.learnt_iterations, self._sampled_workers = learnt.learnt_iterations, learnt.workers
-        self._first_loss, self._loss = learnt.first_loss, learnt.loss
+        self._first_loss, self.loss = learnt.first_loss, learnt.loss
 
     def snapshot(self) -> bytes:
         """The whole job, encoded."""
@@ -318,7 +297,7 @@ class Job:
             version=STATE_VERSION,
             spec=self.spec.snapshot(),
             membership=(live_workers, None if workers is None else list(workers)),
-            iteration=self._iteration,
+            iteration=self.iteration,
             idle_at=self._idle_at,
             time_offset=self._time_offset,
             log=self._log.snapshot(),
@@ -335,7 +314,7 @@ class Job:
         with damaged_state():
             state = read_state(snapshot, JobState)
             job = cls(state.spec.spec(), Membership(*state.membership), None, solver)
-            job._iteration, job._idle_at, job._time_offset = state.iteration, state.idle_at, state.time_offset
+            job.iteration, job._idle_at, job._time_offset = state.iteration, state.idle_at, state.time_offset
             job._log.restore(state.log)
             job._before_last, job._last = state.ended
             unreported = frozenset(Input[name] for name in state.missing)

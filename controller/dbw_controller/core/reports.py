@@ -102,13 +102,8 @@ class GradientMoments(Struct, frozen=True):
     within_worker_variance: float | None = None  # the same variance, as seen inside the workers' mini-batches
     degrees_of_freedom: int = 0  # how much that is worth
 
-    _kinds: ClassVar[dict[str, Kind]] = {
-        "mean_squared_norm": _REAL,
-        "sum_squared_norms": _REAL,
-        "variance": _REAL,
-        "within_worker_variance": _REAL,
-        "degrees_of_freedom": _COUNT,
-    }
+    _reals: ClassVar = ("mean_squared_norm", "sum_squared_norms", "variance", "within_worker_variance")
+    _kinds: ClassVar[dict[str, Kind]] = {**dict.fromkeys(_reals, _REAL), "degrees_of_freedom": _COUNT}
 
     def __post_init__(self) -> None:
         convert(self, "summary.moments", self._kinds)

@@ -52,16 +52,9 @@ class JobSpec:
 
     def snapshot(self) -> "SpecState":
         """The specification as a state."""
-        return SpecState(
-            policy=policy_name(self.policy),
-            parameters=policy_parameters(self.policy),
-            k_min=self.k_min,
-            k_max=self.k_max,
-            averaging_window=self.averaging_window,
-            sample_half_life=None if self.sample_half_life is None else float(self.sample_half_life),
-            unsampled_duration=self.unsampled_duration,
-            sync_mode=self.sync_mode,
-        )
+        half_life = None if self.sample_half_life is None else float(self.sample_half_life)
+        changed = {"policy": policy_name(self.policy), "sample_half_life": half_life}
+        return SpecState(parameters=policy_parameters(self.policy), **vars(self) | changed)
 
 
 class SpecState(Struct, frozen=True):

@@ -21,13 +21,15 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dbw_controller.core.kernels import COMPILED
+from dbw_controller.server.counters import Histogram
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.served_job import ServedJob
 
 LABEL = "dbw_job"
-Values = Iterable[tuple[str, float]]  # values of a label and of the metric
+Read = Callable[[ServedJob], float | None]
+ReadByLabel = Callable[[ServedJob], Iterable[tuple[str, float]]]  # values of the label and of the metric
 
-GAUGES: dict[str, tuple[str, Callable[[ServedJob], float | None]]] = {
+GAUGES: dict[str, tuple[str, Read]] = {
     "dbw_selected_k": ("Gradients to wait for in this iteration", lambda job: job.decision.k),
     "dbw_live_workers": ("Workers that are alive", lambda job: job.job.membership.live_workers),
     "dbw_loss": ("Loss of the last iteration that reported one", lambda job: job.job.loss),
@@ -46,7 +48,7 @@ GAUGES: dict[str, tuple[str, Callable[[ServedJob], float | None]]] = {
         lambda job: job.saver.unsaved_iterations,
     ),
 }
-COUNTERS: dict[str, tuple[str, Callable[[ServedJob], float]]] = {
+COUNTERS: dict[str, tuple[str, Read]] = {
     "dbw_iterations": ("Iterations that ended", lambda job: job.statistics.iterations),
     "dbw_predicted_seconds": (
         "Expected duration of all iterations that there was an estimate for",
@@ -54,7 +56,7 @@ COUNTERS: dict[str, tuple[str, Callable[[ServedJob], float]]] = {
     ),
     "dbw_observed_seconds": ("Duration of the same iterations", lambda job: job.statistics.observed_seconds),
 }
-LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[ServedJob], Values]]] = {
+LABELLED_COUNTERS: dict[str, tuple[str, str, ReadByLabel]] = {
     "dbw_gradients": (
         "Gradients by what became of them",
         "outcome",
@@ -80,6 +82,13 @@ LABELLED_COUNTERS: dict[str, tuple[str, str, Callable[[ServedJob], Values]]] = {
         lambda job: [(str(cause), count) for cause, count in job.job.gain.skipped.copy().items()],
     ),
 }
+HISTOGRAMS: dict[str, tuple[str, Callable[[ServedJob], Histogram]]] = {
+    "dbw_iteration_duration_seconds": ("Duration of iterations", lambda job: job.statistics.iteration_seconds),
+    "dbw_decision_duration_seconds": (
+        "Time from a report to its decision, inside the controller",
+        lambda job: job.statistics.decision_seconds,
+    ),
+}
 
 
 def predicted_seconds(served: ServedJob) -> float | None:
@@ -99,71 +108,54 @@ class JobCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All series of all jobs."""
         jobs = self._jobs.all()
+        yield _build_info()
         yield GaugeMetricFamily("dbw_jobs", "Jobs", value=len(jobs))
-        yield CounterMetricFamily(
-            "dbw_snapshot_failures", "Snapshots that could not be written", value=self._jobs.disk.failures
-        )
-        for name, (text, read) in GAUGES.items():
-            gauge = GaugeMetricFamily(name, text, labels=[LABEL])
-            for served in jobs:
-                if (value := read(served)) is not None:
-                    gauge.add_metric([served.name], value)
-            yield gauge
-        for name, (text, read_count) in COUNTERS.items():
-            counter = CounterMetricFamily(name, text, labels=[LABEL])
-            for served in jobs:
-                counter.add_metric([served.name], read_count(served))
-            yield counter
-        for name, (text, label, read_values) in LABELLED_COUNTERS.items():
+        failures = self._jobs.disk.failures
+        yield CounterMetricFamily("dbw_snapshot_failures", "Snapshots that could not be written", value=failures)
+        for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, (text, read) in table.items():
+                family = kind(name, text, labels=[LABEL])
+                for served in jobs:
+                    if (value := read(served)) is not None:
+                        family.add_metric([served.name], value)
+                yield family
+        for name, (text, label, read_by_label) in LABELLED_COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=[LABEL, label])
             for served in jobs:
-                for member, count in read_values(served):
+                for member, count in read_by_label(served):
                     counter.add_metric([served.name, member], count)
             yield counter
-        yield from self._histograms(jobs)
+        for name, (text, read_histogram) in HISTOGRAMS.items():
+            histograms = HistogramMetricFamily(name, text, labels=[LABEL])
+            for served in jobs:
+                histogram = read_histogram(served)
+                histograms.add_metric([served.name], histogram.buckets(), histogram.sum)
+            yield histograms
         if self._by_worker:
-            yield self._workers(jobs)
-
-    def _histograms(self, jobs: list[ServedJob]) -> Iterator[Metric]:
-        iterations = HistogramMetricFamily("dbw_iteration_duration_seconds", "Duration of iterations", labels=[LABEL])
-        decisions = HistogramMetricFamily(
-            "dbw_decision_duration_seconds", "Time from a report to its decision, inside the controller", labels=[LABEL]
-        )
-        for served in jobs:
-            counted = served.statistics
-            for family, histogram in ((iterations, counted.iteration_seconds), (decisions, counted.decision_seconds)):
-                family.add_metric([served.name], histogram.buckets(), histogram.sum)
-        yield iterations
-        yield decisions
-
-    def _workers(self, jobs: list[ServedJob]) -> Metric:
-        arrivals = SummaryMetricFamily(
-            "dbw_worker_arrival_seconds", "Times of a worker's gradients since publication", labels=[LABEL, "worker"]
-        )
-        for served in jobs:
-            for worker, count in served.statistics.worker_arrivals.copy().items():
-                seconds = served.statistics.worker_seconds[worker]
-                arrivals.add_metric([served.name, str(worker)], count, seconds)
-        return arrivals
+            yield _arrivals_by_worker(jobs)
 
 
-class BuildInfo(Collector):
-    """Which program this is."""
+def _arrivals_by_worker(jobs: Iterable[ServedJob]) -> Metric:
+    text = "Times of a worker's gradients since publication"
+    arrivals = SummaryMetricFamily("dbw_worker_arrival_seconds", text, labels=[LABEL, "worker"])
+    for served in jobs:
+        for worker, count in served.statistics.worker_arrivals.copy().items():
+            arrivals.add_metric([served.name, str(worker)], count, served.statistics.worker_seconds[worker])
+    return arrivals
 
-    def collect(self) -> Iterator[Metric]:
-        """One series."""
-        about = {
-            "version": version("dbw"),
-            "python": platform.python_version(),
-            "grpc": grpc.__version__,
-            "compiled": str(COMPILED).lower(),
-        }
-        yield InfoMetricFamily("dbw_build", "Versions of the controller and what it runs on", value=about)
+
+def _build_info() -> Metric:
+    about = {
+        "version": version("dbw"),
+        "python": platform.python_version(),
+        "grpc": grpc.__version__,
+        "compiled": str(COMPILED).lower(),
+    }
+    return InfoMetricFamily("dbw_build", "Versions of the controller and what it runs on", value=about)
 
 
 def registry_of(jobs: Jobs, by_worker: bool) -> CollectorRegistry:
     """All that the controller exports."""
     registry = CollectorRegistry()
-    registry.register(BuildInfo())
     registry.register(JobCollector(jobs, by_worker))
     return registry

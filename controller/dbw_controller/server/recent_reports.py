@@ -4,13 +4,13 @@ from collections import deque
 from typing import NamedTuple
 
 from dbw_controller.core.decision import Decision
-from dbw_controller.core.diagnosis import LEAST, Diagnosis
+from dbw_controller.core.diagnosis import MIN_SHOWN_ITERATIONS, Diagnosis
 from dbw_controller.core.job import LATE_ITERATIONS
 from dbw_controller.core.reports import Membership, Report
 from dbw_controller.core.spec import SyncMode
 
 # Every check needs a few iterations, each judged when the next one has ended; the slowest needs a long row before them.
-MIN_ITERATIONS = LEAST + 1
+MIN_ITERATIONS = MIN_SHOWN_ITERATIONS + 1
 SUFFICIENT_ITERATIONS = LATE_ITERATIONS + MIN_ITERATIONS
 # How much is kept. The last is the number of arrivals, for each worker.
 MAX_ITERATIONS, MAX_REPORTS, MAX_ARRIVALS_A_WORKER = 128, 4096, 256

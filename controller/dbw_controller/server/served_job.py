@@ -17,7 +17,7 @@ from dbw_controller.core.state import Name, Real, decode, encode
 from dbw_controller.server.counters import Statistics
 from dbw_controller.server.recent_reports import RecentReports
 from dbw_controller.server.saver import Disk, Saver
-from dbw_controller.server.watchers import Watchers
+from dbw_controller.server.watchers import Watcher
 
 T = TypeVar("T")
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
@@ -55,7 +55,8 @@ class ServedJob:
         self.created, self.updated = created, updated
         self.decision = job.decision()  # the newest one, also while a thread works on the job
         self.ended = False  # deleted, or about to be
-        self.statistics, self.watchers, self.recent = Statistics(), Watchers(), RecentReports()
+        self.statistics, self.recent = Statistics(), RecentReports()
+        self.watchers: set[Watcher] = set()
         self.saver = Saver(name, disk, self._state)
         self._clock = disk.clock
         self._slow = False  # whether the last decision took long
@@ -149,7 +150,8 @@ class ServedJob:
         except OSError:
             self.ended = False
             raise
-        self.watchers.end()
+        for watcher in self.watchers:
+            watcher.end()
 
     async def _state(self) -> bytes | None:
         state = await self.run(self.snapshot, in_thread=True)

@@ -23,6 +23,7 @@ from dbw_controller.server.job_messages import job_message, watch_message
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
 from dbw_controller.server.served_job import Outcome, ServedJob
+from dbw_controller.server.watchers import Watcher, tell_all
 from dbw_controller.wire import messages
 from dbw_controller.wire.state import export_state, import_state, require_known_format
 from dbw_runtime.failure import StatusError
@@ -84,6 +85,11 @@ class ControllerService:
             await asyncio.sleep(min(60.0, self._limits.silent_seconds))
             await self._jobs.delete_silent(self._limits.silent_seconds)
 
+    def _job(self, name: str, call: Call) -> ServedJob:
+        """The job that a call is about, which its log lines then name."""
+        call.job = name
+        return self._jobs.get(name, call.identity)
+
     async def create_job(self, request: pb.CreateJobRequest, call: Call) -> pb.CreateJobResponse:
         """Create a job or attach to one."""
         call.job = request.job
@@ -113,22 +119,19 @@ class ControllerService:
             if served is None or request.job != served.name:
                 if served is not None:
                     raise InvalidValueError("job", request.job, f"{served.name!r}, as in the stream's first request")
-                call.job = request.job
-                served = self._jobs.get(request.job, call.identity)
+                served = self._job(request.job, call)
             decision = await self._accept_report(served, request)
             if decision is not None:
                 await call.write(pb.CoordinateResponse(decision=decision))
 
     async def report(self, request: pb.ReportRequest, call: Call) -> pb.ReportResponse:
         """Take in arrivals and membership."""
-        call.job = request.job
-        await self._accept_report(self._jobs.get(request.job, call.identity), request)
+        await self._accept_report(self._job(request.job, call), request)
         return pb.ReportResponse()
 
     async def end_iteration(self, request: pb.EndIterationRequest, call: Call) -> pb.EndIterationResponse:
         """Take in a whole iteration, and decide."""
-        call.job = request.job
-        served = self._jobs.get(request.job, call.identity)
+        served = self._job(request.job, call)
         if not request.HasField("summary"):
             raise InvalidValueError("summary", None, "given; for a report without one there is Report")
         return pb.EndIterationResponse(decision=await self._accept_report(served, request))
@@ -159,7 +162,7 @@ class ControllerService:
         """Do what the caller need not wait for: count, show, save, and prepare the job for the next report."""
         served.record(report, outcome, self._by_worker)
         if outcome.is_new and served.watchers and not isinstance(request, pb.ReportRequest):
-            served.watchers.tell(partial(watch_message, served, request.summary))
+            tell_all(served.watchers, partial(watch_message, served, request.summary))
         served.changed(int(outcome.is_new))
         if served.is_free:  # otherwise the next report, in a thread, does it
             served.job.catch_up()
@@ -173,16 +176,14 @@ class ControllerService:
 
     async def get_decision(self, request: pb.GetDecisionRequest, call: Call) -> pb.GetDecisionResponse:
         """Look a decision up."""
-        call.job = request.job
-        served = self._jobs.get(request.job, call.identity)
+        served = self._job(request.job, call)
         iteration = request.iteration if request.HasField("iteration") else None
         decision = await served.run(partial(served.job.decision, iteration))
         return pb.GetDecisionResponse(decision=messages.decision_message(decision, request.include_estimates))
 
     async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
         """Show a job."""
-        call.job = request.job
-        return pb.GetJobResponse(job=job_message(self._jobs.get(request.job, call.identity)))
+        return pb.GetJobResponse(job=job_message(self._job(request.job, call)))
 
     async def list_jobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
         """List the caller's jobs; a page's token is the last name of the page before."""
@@ -193,9 +194,8 @@ class ControllerService:
 
     async def delete_job(self, request: pb.DeleteJobRequest, call: Call) -> pb.DeleteJobResponse:
         """Delete a job."""
-        call.job = request.job
         try:
-            await self._jobs.delete(self._jobs.get(request.job, call.identity), "deleted")
+            await self._jobs.delete(self._job(request.job, call), "deleted")
         except JobNotFoundError:
             if not request.allow_missing:
                 raise
@@ -203,23 +203,19 @@ class ControllerService:
 
     async def watch_job(self, request: pb.WatchJobRequest, call: Call) -> None:
         """Send a job as it is, and then every iteration."""
-        call.job = request.job
-        served = self._jobs.get(request.job, call.identity)
-        watcher = served.watchers.add(request.include_estimates)
+        served = self._job(request.job, call)
+        watcher = Watcher(request.include_estimates)
+        served.watchers.add(watcher)
         try:
-            response: pb.WatchJobResponse | None = pb.WatchJobResponse(
-                job=job_message(served, request.include_estimates)
-            )
-            while response is not None:
+            await call.write(pb.WatchJobResponse(job=job_message(served, request.include_estimates)))
+            while (response := await call.wait(watcher.next())) is not None:
                 await call.write(response)
-                response = await call.wait(watcher.next())
         finally:
-            served.watchers.remove(watcher)
+            served.watchers.discard(watcher)
 
     async def diagnose_job(self, request: pb.DiagnoseJobRequest, call: Call) -> pb.DiagnoseJobResponse:
         """Say what looks wrong."""
-        call.job = request.job
-        served = self._jobs.get(request.job, call.identity)
+        served = self._job(request.job, call)
         diagnosis = await asyncio.to_thread(served.recent.diagnose, served.job.spec.sync_mode)
         return pb.DiagnoseJobResponse(
             findings=map(messages.finding_message, diagnosis.findings()),
@@ -230,8 +226,7 @@ class ControllerService:
 
     async def export_job_state(self, request: pb.ExportJobStateRequest, call: Call) -> None:
         """Send what a job has learnt, in pieces."""
-        call.job = request.job
-        served = self._jobs.get(request.job, call.identity)
+        served = self._job(request.job, call)
         header, data = await served.run(partial(export_state, served.name, served.job), in_thread=True)
         await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
         for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
@@ -242,8 +237,8 @@ class ControllerService:
         request = await call.read(pb.ImportJobStateRequest)
         if request is None or not request.HasField("header"):
             raise InvalidValueError("header", None, "given in the first request")
-        call.job, session, header = request.job, request.session, request.header
-        served = self._jobs.get(request.job, call.identity)
+        session, header = request.session, request.header
+        served = self._job(request.job, call)
         served.require_session(session)
         require_known_format(header)
         if header.total_bytes > self._limits.state_bytes:

@@ -1,8 +1,7 @@
 """Those who watch a job: each gets every iteration that it is fast enough for."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dbw.v1.controller_pb2 import WatchJobResponse
 
@@ -15,68 +14,32 @@ class Watcher:
 
     def __init__(self, include_estimates: bool) -> None:
         self.include_estimates = include_estimates
-        self._waiting: deque[WatchJobResponse] = deque()
+        self._waiting: asyncio.Queue[WatchJobResponse | None] = asyncio.Queue()  # None after the last one
         self._skipped = 0  # iterations that were left out before the first one that waits
-        self._news = asyncio.Event()
-        self._ended = False
 
     def tell(self, response: WatchJobResponse) -> None:
         """Queue an iteration."""
-        self._waiting.append(response)
-        if len(self._waiting) > LONGEST_QUEUE:
-            self._waiting.popleft()
+        self._waiting.put_nowait(response)
+        if self._waiting.qsize() > LONGEST_QUEUE:
+            self._waiting.get_nowait()
             self._skipped += 1
-        self._news.set()
 
     def end(self) -> None:
         """Let the watcher go once it has seen what is queued."""
-        self._ended = True
-        self._news.set()
+        self._waiting.put_nowait(None)
 
     async def next(self) -> WatchJobResponse | None:
         """The next iteration; None after the last one."""
-        while not self._waiting:
-            if self._ended:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        response, skipped = self._waiting.popleft(), self._skipped
-        self._skipped = 0
-        if not skipped:
+        response, skipped, self._skipped = await self._waiting.get(), self._skipped, 0
+        if response is None or not skipped:
             return response
         own = WatchJobResponse(skipped_iterations=skipped)  # others are sent the same response
         own.MergeFrom(response)
         return own
 
 
-class Watchers:
-    """All who watch a job."""
-
-    def __init__(self) -> None:
-        self._watchers: set[Watcher] = set()
-
-    def __len__(self) -> int:
-        return len(self._watchers)
-
-    def add(self, include_estimates: bool) -> Watcher:
-        """Begin to watch."""
-        watcher = Watcher(include_estimates)
-        self._watchers.add(watcher)
-        return watcher
-
-    def remove(self, watcher: Watcher) -> None:
-        """Stop watching."""
-        self._watchers.discard(watcher)
-
-    def tell(self, response: Callable[[bool], WatchJobResponse]) -> None:
-        """Tell all of them, with estimates or without."""
-        responses = {
-            include: response(include) for include in {watcher.include_estimates for watcher in self._watchers}
-        }
-        for watcher in self._watchers:
-            watcher.tell(responses[watcher.include_estimates])
-
-    def end(self) -> None:
-        """End all of them once they have seen what is queued."""
-        for watcher in self._watchers:
-            watcher.end()
+def tell_all(watchers: Collection[Watcher], response: Callable[[bool], WatchJobResponse]) -> None:
+    """Queue an iteration for all of them, with estimates or without."""
+    responses = {include: response(include) for include in {watcher.include_estimates for watcher in watchers}}
+    for watcher in watchers:
+        watcher.tell(responses[watcher.include_estimates])

@@ -20,14 +20,7 @@ from dbw_controller.core.spec import JobSpec, SyncMode
 
 E = TypeVar("E", bound=Enum)
 # The rules of the contract by the names that policies are registered with here.
-RULES = {
-    "dbw": "dbw",
-    "b-dbw": "blind_dbw",
-    "static": "static",
-    "sync": "sync",
-    "adasync": "adasync",
-    "dbw-plus": "dbw_plus",
-}
+RULES = {name: name for name in ("dbw", "static", "sync", "adasync")} | {"b-dbw": "blind_dbw", "dbw-plus": "dbw_plus"}
 # Where the contract has what the core calls by another name.
 SPEC_PATHS = {
     "averaging_window": "estimation.averaging_window",

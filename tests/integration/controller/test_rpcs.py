@@ -411,11 +411,11 @@ def test_a_bug_is_internal_with_a_correlation_id_and_no_traceback(tmp_path: Any)
     """A policy that somebody registered fails: the caller gets an id, and only the log has the traceback."""
     plugin = tmp_path / "sitecustomize.py"
     plugin.write_text(
-        "import dbw_controller.core.policies.sync as sync\n"
+        "from dbw_controller.core.policies import Sync\n"
         "def choose(self, seen):\n"
         "    if seen.learnt_iterations: raise RuntimeError('a secret of the implementation')\n"
         "    return original(self, seen)\n"
-        "original, sync.Sync.choose = sync.Sync.choose, choose\n"
+        "original, Sync.choose = Sync.choose, choose\n"
     )
     with controller("--default-policy", "sync", PYTHONPATH=str(tmp_path)) as server, server.stub() as stub:
         session = create(stub)

@@ -69,16 +69,11 @@ def expect_k(decision: Any, live_workers: int) -> None:  # noqa: ANN401
     )
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """The details of an rpc that failed."""
-
-    metadata: dict[str, str]  # of its ErrorInfo
-    fields: list[str]  # that its BadRequest names
+Details = tuple[error_details_pb2.ErrorInfo, error_details_pb2.BadRequest]
 
 
-def expect_refusal(what: str, reason: str, call: Callable[..., Any], *arguments: object) -> Refusal:
-    """Require that a call, or the stream that it returns, fails for this reason."""
+def expect_refusal(what: str, reason: str, call: Callable[..., Any], *arguments: object) -> Details:
+    """Require that a call, or the stream that it returns, fails for this reason; returns the details of that."""
     code = CODES[reason]
     expected = f"expected {code.name} with the reason {reason}"
     try:
@@ -92,7 +87,7 @@ def expect_refusal(what: str, reason: str, call: Callable[..., Any], *arguments:
     raise BrokenClaimError(f"{what} was accepted, with {_short(answer) or 'an empty answer'}; {expected}")
 
 
-def _details(error: Any) -> Refusal:  # noqa: ANN401
+def _details(error: Any) -> Details:  # noqa: ANN401
     trailers = dict(error.trailing_metadata() or ())
     try:
         status = status_pb2.Status.FromString(trailers.get(DETAILS, b""))
@@ -101,7 +96,7 @@ def _details(error: Any) -> Refusal:  # noqa: ANN401
     info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
     for detail in status.details:
         _ = detail.Unpack(info) or detail.Unpack(bad)
-    return Refusal(dict(info.metadata), [violation.field for violation in bad.field_violations])
+    return info, bad
 
 
 def _short(value: object) -> str:

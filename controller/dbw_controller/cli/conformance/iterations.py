@@ -33,17 +33,14 @@ def get_decision(subject: Subject) -> None:
     training = subject.training()
     decisions = training.train(3)
     for decision in decisions[-2:]:  # how many more are remembered is the controller's choice
-        request = pb.GetDecisionRequest(job=training.name, iteration=decision.iteration)
-        expect("the decision", subject.rpc.GetDecision(request).decision, decision)
-    newest = subject.rpc.GetDecision(pb.GetDecisionRequest(job=training.name)).decision
-    expect("the newest decision", newest, decisions[-1])
+        expect("the decision", training.decided(decision.iteration), decision)
+    expect("the newest decision", training.decided(), decisions[-1])
 
 
 @check
 def decision_not_found(subject: Subject) -> None:
     """GetDecision for an iteration that is still to come is refused."""
-    request = pb.GetDecisionRequest(job=subject.training(2).name, iteration=3)
-    expect_refusal("GetDecision", "DECISION_NOT_FOUND", subject.rpc.GetDecision, request)
+    expect_refusal("GetDecision", "DECISION_NOT_FOUND", subject.training(2).decided, 3)
 
 
 @check
@@ -86,7 +83,7 @@ def arrivals_in_parts(subject: Subject) -> None:
         arrivals = parts.arrivals(iteration)
         for rank, (seconds, worker) in enumerate(zip(arrivals.seconds, arrivals.workers, strict=True)):
             part = Arrivals(iteration=iteration, preceding=rank, seconds=[seconds], workers=[worker])
-            subject.rpc.Report(pb.ReportRequest(job=parts.name, session=parts.session, arrivals=[part]))
+            parts.report(arrivals=[part])
         answer, expected = parts.end(iteration, arrivals=[]), whole.end(iteration)
         expect(f"the decision after iteration {iteration}", answer, expected)
 
@@ -98,12 +95,10 @@ def repeated_arrivals(subject: Subject) -> None:
     for iteration in range(ITERATIONS):
         arrivals = often.arrivals(iteration)
         changed = Arrivals(iteration=iteration, seconds=[9.0] * WORKERS)  # the ranks are known: this says nothing
-        answers = [
-            once.end(iteration, include_estimates=True),
-            often.end(iteration, include_estimates=True, arrivals=[arrivals, arrivals, changed]),
-        ]
-        subject.rpc.Report(pb.ReportRequest(job=often.name, session=often.session, arrivals=[arrivals, changed]))
-        expect(f"the decision after iteration {iteration}", answers[1], answers[0])
+        expected = once.end(iteration, include_estimates=True)
+        answer = often.end(iteration, include_estimates=True, arrivals=[arrivals, arrivals, changed])
+        often.report(arrivals=[arrivals, changed])
+        expect(f"the decision after iteration {iteration}", answer, expected)
 
 
 @check
@@ -115,8 +110,7 @@ def late_arrivals(subject: Subject) -> None:
         prompt.end(iteration)
         seconds = late.arrivals(iteration).seconds
         late.end(iteration, arrivals=[Arrivals(iteration=iteration, seconds=seconds[:2], workers=[0, 1])])
-        rest = Arrivals(iteration=iteration, preceding=2, seconds=seconds[2:], workers=[2, 3])
-        subject.rpc.Report(pb.ReportRequest(job=late.name, session=late.session, arrivals=[rest]))
+        late.report(arrivals=[Arrivals(iteration=iteration, preceding=2, seconds=seconds[2:], workers=[2, 3])])
         expect("the decision after late arrivals", late.job().decision, late.decision)
     expected, answer = (training.end(ITERATIONS, include_estimates=True) for training in (prompt, late))
     expect("the next decision", answer, expected)
@@ -133,8 +127,8 @@ def missing_iterations(subject: Subject) -> None:
 def stale_iteration(subject: Subject) -> None:
     """A summary of an iteration before the last one is refused, and the error names the iteration that is expected."""
     training = subject.training(5)
-    refusal = expect_refusal("a summary of iteration 2", "STALE_ITERATION", training.end, 2)
-    expect("`iteration` in ErrorInfo.metadata", refusal.metadata.get("iteration"), "5")
+    info, _ = expect_refusal("a summary of iteration 2", "STALE_ITERATION", training.end, 2)
+    expect("`iteration` in ErrorInfo.metadata", info.metadata.get("iteration"), "5")
 
 
 @check
@@ -142,7 +136,7 @@ def fewer_workers(subject: Subject) -> None:
     """When workers are lost, k is at most the number of those that are left."""
     training = subject.training(ITERATIONS)
     left = Membership(live_workers=2, workers=[0, 2])
-    subject.rpc.Report(pb.ReportRequest(job=training.name, session=training.session, membership=left))
+    training.report(membership=left)
     expect("the job's membership", training.job().membership, left)
     expect_k(training.end(ITERATIONS), 2)
     expect_k(training.end(ITERATIONS + 1, membership=Membership(live_workers=1)), 1)

@@ -47,8 +47,7 @@ def go_back(subject: Subject) -> None:
     job = subject.create(training.name, iteration=2).job
     expect("the decision's iteration", job.decision.iteration, 2)
     expect("learnt_iterations", job.learnt_iterations, 5)
-    request = pb.GetDecisionRequest(job=training.name, iteration=4)
-    expect_refusal("GetDecision of a later iteration", "DECISION_NOT_FOUND", subject.rpc.GetDecision, request)
+    expect_refusal("GetDecision of a later iteration", "DECISION_NOT_FOUND", training.decided, 4)
 
 
 @check

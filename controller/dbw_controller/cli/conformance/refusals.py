@@ -54,27 +54,25 @@ def replaced_session(subject: Subject) -> None:
 
 
 def _expect_refused_reports(subject: Subject, training: Training, reason: str) -> None:
-    report = pb.ReportRequest(job=training.name, session=training.session)
     expect_refusal("EndIteration", reason, training.end, 0)
-    expect_refusal("Report", reason, subject.rpc.Report, report)
+    expect_refusal("Report", reason, training.report)
     expect_refusal("Coordinate", reason, subject.rpc.Coordinate, _streamed(training.request(0)))
 
 
 @check
 def invalid_job(subject: Subject) -> None:
     """CreateJob with a value that is not allowed is refused, and BadRequest names the field."""
-    name, workers = subject.name(), Membership(live_workers=2)
-    requests = {
-        "job": pb.CreateJobRequest(job="a/b", membership=workers),
-        "membership.workers": pb.CreateJobRequest(job=name, membership=Membership(live_workers=2, workers=[1, 1])),
-        "spec.k_min": pb.CreateJobRequest(job=name, membership=workers, spec=JobSpec(k_min=0)),
-        "spec.policy.rule": pb.CreateJobRequest(job=name, membership=workers, spec=JobSpec(policy=Policy())),
-        "spec.policy.static.k": pb.CreateJobRequest(
-            job=name, membership=workers, spec=JobSpec(policy=Policy(static=StaticPolicy()))
-        ),
+    name = subject.name()
+    specs = {
+        "spec.k_min": JobSpec(k_min=0),
+        "spec.policy.rule": JobSpec(policy=Policy()),
+        "spec.policy.static.k": JobSpec(policy=Policy(static=StaticPolicy())),
     }
-    for field, request in requests.items():
-        _expect_invalid(field, subject.rpc.CreateJob, request)
+    for field, spec in specs.items():
+        _expect_invalid(field, partial(subject.create, spec=spec), name)
+    _expect_invalid("job", subject.create, "a/b")
+    same_workers = pb.CreateJobRequest(job=name, membership=Membership(live_workers=2, workers=[1, 1]))
+    _expect_invalid("membership.workers", subject.rpc.CreateJob, same_workers)
     expect_refusal("GetJob after that", "JOB_NOT_FOUND", subject.rpc.GetJob, pb.GetJobRequest(job=name))
 
 
@@ -99,9 +97,10 @@ def invalid_report(subject: Subject) -> None:
 
 
 def _expect_invalid(field: str, call: Callable[..., Any], *arguments: object) -> None:
-    refusal = expect_refusal(f"a wrong {field}", "INVALID_VALUE", call, *arguments)
-    named = any(name.startswith(field) for name in refusal.fields)
-    require(named, f"BadRequest names {', '.join(refusal.fields) or 'no field'}; expected {field}")
+    _, bad_request = expect_refusal(f"a wrong {field}", "INVALID_VALUE", call, *arguments)
+    fields = [violation.field for violation in bad_request.field_violations]
+    named = any(name.startswith(field) for name in fields)
+    require(named, f"BadRequest names {', '.join(fields) or 'no field'}; expected {field}")
 
 
 @check

@@ -2,8 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,7 +16,7 @@ from dbw_controller.cli.command import Controller
 
 WORKERS = 4
 TIMES = (1.0, 1.1, 1.2, 3.0)
-# A controller's default may be any policy; jobs with this one decide the same after the same reports.
+# A controller's default may be any policy; jobs with this one decide the same where they were told the same.
 DBW = JobSpec(policy=Policy(dbw=DbwPolicy()))
 
 
@@ -55,15 +54,24 @@ class Training:
         self.decision = self.rpc.EndIteration(self.request(iteration, **fields)).decision
         return self.decision
 
-    def train(self, iterations: int, **fields: Any) -> list[Decision]:  # noqa: ANN401
+    def train(self, iterations: int) -> list[Decision]:
         """Go through this many iterations, from where the job is."""
         begin = self.decision.iteration
-        return [self.end(iteration, **fields) for iteration in range(begin, begin + iterations)]
+        return [self.end(iteration) for iteration in range(begin, begin + iterations)]
+
+    def report(self, **fields: Any) -> None:  # noqa: ANN401
+        """Report without a summary."""
+        self.rpc.Report(pb.ReportRequest(job=self.name, session=self.session, **fields))
 
     def job(self) -> Job:
         """The job, as the controller shows it."""
         job: Job = self.rpc.GetJob(pb.GetJobRequest(job=self.name)).job
         return job
+
+    def decided(self, iteration: int | None = None) -> Decision:
+        """The decision for an iteration, or the newest one, as the controller shows it."""
+        decision: Decision = self.rpc.GetDecision(pb.GetDecisionRequest(job=self.name, iteration=iteration)).decision
+        return decision
 
 
 class Subject:
@@ -93,14 +101,9 @@ class Subject:
         training.train(iterations)
         return training
 
-    @contextmanager
-    def stream(self) -> Iterator["Stream"]:
-        """A stream of reports, which is over afterwards."""
-        stream = Stream(self.rpc)
-        try:
-            yield stream
-        finally:
-            stream.close()
+    def stream(self) -> "closing[Stream]":
+        """A stream of reports, which is over after a `with` block."""
+        return closing(Stream(self.rpc))
 
     def clean_up(self) -> list[str]:
         """Delete all jobs; returns the names of those that may be left."""

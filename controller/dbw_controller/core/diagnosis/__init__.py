@@ -8,13 +8,12 @@ judged when the next one ends.
 from collections.abc import Callable
 
 from dbw_controller.core.decision import Decision
-from dbw_controller.core.diagnosis.arrivals import ExtraArrivals, wrong_arrivals
+from dbw_controller.core.diagnosis.arrivals import ExtraArrivals, strangers, too_many, wrong_arrivals
 from dbw_controller.core.diagnosis.clock import Clock
 from dbw_controller.core.diagnosis.ended import Ended
 from dbw_controller.core.diagnosis.finding import Finding, FindingKind, Problem
 from dbw_controller.core.diagnosis.late import LateArrivals
 from dbw_controller.core.diagnosis.loss import Loss
-from dbw_controller.core.diagnosis.members import strangers, too_many
 from dbw_controller.core.diagnosis.summaries import impossible_moments, missing_input, other_k
 from dbw_controller.core.reports import MAX_WORKERS, Arrivals, IterationSummary, Membership, Report
 from dbw_controller.core.spec import SyncMode
@@ -23,7 +22,7 @@ __all__ = ["Diagnosis", "Finding", "FindingKind"]
 
 # In how many iterations a problem must have shown. A worker may arrive before it is told of, for example, or an
 # imported state may change a decision that is followed already.
-LEAST = 5
+MIN_SHOWN_ITERATIONS = 5
 
 
 class Diagnosis:
@@ -96,4 +95,4 @@ class Diagnosis:
     def findings(self) -> list[Finding]:
         """What looks wrong, the most serious first."""
         found = (self._found[kind] for kind in FindingKind if kind in self._found)
-        return [finding for finding in found if finding.iterations >= LEAST]
+        return [finding for finding in found if finding.iterations >= MIN_SHOWN_ITERATIONS]

@@ -1,4 +1,4 @@
-"""Whether arrivals agree with each other and with the end of their iteration."""
+"""Whether arrivals agree with each other, with the end of their iteration, and with the workers that are alive."""
 
 import numpy as np
 
@@ -6,15 +6,15 @@ from dbw_controller.core.diagnosis.ended import Ended
 from dbw_controller.core.diagnosis.finding import ROW, FindingKind, Problem
 
 # Times may be read from the clock at slightly different places of a parameter server.
-LITTLE = 0.01
+CLOCK_TOLERANCE = 0.01
 # How near an arrival is to the end that is right at it, in parts of the distance between arrivals: by chance 1 of 10.
-NEAR = 0.1
+AT_END_FRACTION = 0.1
 
 
 def wrong_arrivals(ended: Ended) -> Problem | None:
     """Times that fall with the rank, or an end before the k-th arrival."""
     seconds, k, duration = ended.seconds, ended.summary.k, ended.summary.duration_seconds
-    falls = seconds[1:] < (1 - LITTLE) * seconds[:-1]
+    falls = seconds[1:] < (1 - CLOCK_TOLERANCE) * seconds[:-1]
     if falls.any():
         at = int(falls.argmax())
         return FindingKind.ARRIVALS_INCONSISTENT, (
@@ -22,7 +22,7 @@ def wrong_arrivals(ended: Ended) -> Problem | None:
             f"than one after {seconds[at + 1]:.6g} s. Report arrivals in their order, with how many came before in "
             "`preceding`."
         )
-    if seconds.size < k or not seconds[k - 1] > (1 + LITTLE) * duration:  # NaN where it was not reported
+    if seconds.size < k or not seconds[k - 1] > (1 + CLOCK_TOLERANCE) * duration:  # NaN where it was not reported
         return None
     return FindingKind.ARRIVALS_INCONSISTENT, (
         f"Iteration {ended.summary.iteration} averaged {k} gradients and ended after {duration:.6g} s, but the {k}-th "
@@ -43,12 +43,12 @@ class ExtraArrivals:
     def judge(self, ended: Ended) -> Problem | None:
         """Tell if they do in a long row. Iterations in which the k-th arrival is near the end do not count."""
         seconds, k, duration = ended.seconds, ended.summary.k, ended.summary.duration_seconds
-        if seconds.size < k or not seconds[k - 1] < (1 - LITTLE) * duration:
+        if seconds.size < k or not seconds[k - 1] < (1 - CLOCK_TOLERANCE) * duration:
             return None
         before_end = seconds[seconds <= duration]
         last, extra = float(np.max(before_end)), before_end.size - k
         averaged = extra > ended.summary.lost_gradients  # those may have arrived, and were rejected
-        at_arrival = averaged and duration - last <= NEAR * (last - seconds[k - 1]) / extra
+        at_arrival = averaged and duration - last <= AT_END_FRACTION * (last - seconds[k - 1]) / extra
         self._row = self._row + 1 if at_arrival else 0
         if self._row < ROW:
             return None
@@ -57,3 +57,26 @@ class ExtraArrivals:
             f"after {duration:.6g} s; the {k}-th came after {seconds[k - 1]:.6g} s. Report as k what was averaged, "
             "and as the duration when the last of them arrived."
         )
+
+
+def strangers(ended: Ended) -> Problem | None:
+    """Arrivals of workers that were never alive since the iteration began."""
+    unknown = ended.workers.difference(*(membership.workers or () for membership in ended.memberships))
+    if not unknown or any(membership.workers is None for membership in ended.memberships):
+        return None
+    return FindingKind.MEMBERSHIP_OUT_OF_DATE, (
+        f"In iteration {ended.summary.iteration} gradients came from {len(unknown)} workers that are not among the "
+        f"{ended.live_workers} live ones: {min(unknown)}, for example. Report the membership whenever workers come or "
+        "go, with the numbers that their arrivals have."
+    )
+
+
+def too_many(ended: Ended) -> Problem | None:
+    """More gradients than workers, in an iteration in which nobody came or went."""
+    most = max(ended.seconds.size, ended.summary.k)
+    if not ended.steady or most <= ended.live_workers:
+        return None
+    return FindingKind.MEMBERSHIP_OUT_OF_DATE, (
+        f"Iteration {ended.summary.iteration} had {most} gradients of {ended.live_workers} live workers. Report the "
+        "membership whenever workers come or go, and arrivals under their own iteration."
+    )

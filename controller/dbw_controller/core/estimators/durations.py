@@ -205,8 +205,3 @@ def _halved(weights: Array, times: int) -> Array:
     """Weights divided by a power of 2, which is exact; those above 0 stay so."""
     least = 2.0**-LARGEST_EXPONENT
     return np.where(weights > 0, np.maximum(np.ldexp(weights, -min(times, 3 * LARGEST_EXPONENT)), least), 0.0)
-
-
-def warm_up() -> None:
-    """Compile the kernels now, rather than when the first estimate waits for it."""
-    kernels()

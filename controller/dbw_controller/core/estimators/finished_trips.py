@@ -12,10 +12,10 @@ import numpy as np
 from msgspec import Meta, Raw, Struct
 
 from dbw_controller.core.estimators import round_trips
-from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, forecast
+from dbw_controller.core.estimators.forecast import Forecast, forecast
 from dbw_controller.core.estimators.round_trips import REMEMBERED, RoundTrips
 from dbw_controller.core.estimators.shadows import Shadows, replay_kernel
-from dbw_controller.core.reports import MAX_ITERATION, MAX_SECONDS, Arrivals
+from dbw_controller.core.reports import MAX_ITERATION, MAX_SECONDS, Arrivals, IterationSummary
 from dbw_controller.core.state import Count, Real, Workers, decode, pack, unpack
 
 PUBLICATIONS = 256  # that are remembered: nobody is later than that
@@ -59,18 +59,18 @@ class FinishedTrips:
         self._live, self._trips, self._shadows = live, trips, Shadows.new(len(live))
         self._slots = {number: slot for slot, number in enumerate(live)}
 
-    def ended(self, iteration: IterationTimes, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+    def ended(self, summary: IterationSummary, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
         """Learn how long workers took, and let the shadows go on."""
         if tuple(live) != self._live:
             self._resize(tuple(live))
-        number, published = iteration.number, iteration.published
+        number, published, duration = summary.iteration, summary.published_seconds, summary.duration_seconds
         if published is None or not abs(published) <= MAX_SECONDS:  # NaN, or no seconds
             published = self._now
-        if number - 1 not in self._published or published < self._now - iteration.duration:
+        if number - 1 not in self._published or published < self._now - duration:
             self.reset()  # what workers have done meanwhile is not known, or the clock is another one
         self._published[number] = published
         self._published.pop(number - PUBLICATIONS, None)
-        self._now = published + iteration.duration
+        self._now = published + duration
         self._trips.begun[np.isnan(self._trips.begun)] = published
         changed = sum(map(self._arrive, sorted(arrivals, key=lambda batch: batch.iteration)))
         guessed = round_trips.kernels().guess(self._trips, self._now)

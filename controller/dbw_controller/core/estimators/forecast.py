@@ -1,13 +1,10 @@
-"""What is expected of the durations of iterations, for each k, and how it is estimated from what each worker did."""
+"""What is expected of the durations of iterations, for each k."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Raw
 
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import Arrivals
 
 
 class Forecast(NamedTuple):
@@ -28,35 +25,3 @@ class Forecast(NamedTuple):
 def forecast(mean: Array, square: Array) -> Forecast:
     """A forecast from means of durations and of their squares."""
     return Forecast(np.maximum.accumulate(mean), np.sqrt(np.maximum(square - mean * mean, 0.0)))
-
-
-class IterationTimes(NamedTuple):
-    """When an iteration took place."""
-
-    number: int
-    published: float | None  # in seconds, by the parameter server's clock; None: when the one before ended
-    duration: float  # in seconds
-
-
-class Trips(Protocol):
-    """Learns from iterations, one after the other, how long each worker takes."""
-
-    def ended(self, iteration: IterationTimes, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
-        """An iteration has ended, with these workers alive; arrivals may be of earlier iterations too."""
-        ...
-
-    def reset(self) -> None:
-        """All workers are idle, and iteration numbers may start again. How long workers take stays."""
-        ...
-
-    def forecast(self) -> Forecast | None:
-        """How long iterations will last; None if nothing is known."""
-        ...
-
-    def snapshot(self) -> object:
-        """All that was learnt, as a state."""
-        ...
-
-    def restore(self, data: Raw) -> None:
-        """Replace all that was learnt by an encoded state."""
-        ...

@@ -86,12 +86,8 @@ class GainEstimate(Struct, frozen=True, array_like=True):
 
     def gains(self, workers: int) -> Array | None:
         """Ĝ_k for each k from 1 to n (e:gain)."""
-        rate, squared_norm, variance, smoothness = (
-            self.learning_rate,
-            self.squared_norm,
-            self.variance,
-            self.smoothness,
-        )
+        rate, squared_norm = self.learning_rate, self.squared_norm
+        variance, smoothness = self.variance, self.smoothness
         if rate is None or squared_norm is None or variance is None or smoothness is None:
             return None
         curvature = smoothness * rate * rate / 2

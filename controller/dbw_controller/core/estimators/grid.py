@@ -51,27 +51,13 @@ def empty_grid(size: int) -> Grid:
     cells = size * size
     return Grid(
         size=size,
-        weight=reals(cells),
-        mean=reals(cells),
-        value=reals(cells),
-        segment=integers(cells),
-        stop=integers(cells),
-        below=integers(cells),
-        block=integers(cells),
-        previous_row=integers(size + 1, size),
-        next_row=integers(size + 1, size),
-        extent=integers(size),
-        changed_from=integers(size, size),
-        changed_to=integers(size),
-        queued=integers(cells),
-        queue=integers(cells),
-        regions=integers(cells),
+        **{name: reals(cells) for name in ("weight", "mean", "value")},
+        **{name: integers(cells) for name in ("segment", "stop", "below", "block", "queued", "queue", "regions")},
+        **{name: integers(size + 1, size) for name in ("previous_row", "next_row")},
+        **{name: integers(size, size) for name in ("changed_from", "first")},
+        **{name: integers(size) for name in ("extent", "changed_to", "chain", "cut", "last")},
         best=reals(cells + size),
         choice=integers(cells + size),
-        chain=integers(size),
-        cut=integers(size),
-        first=integers(size, size),
-        last=integers(size),
     )
 
 

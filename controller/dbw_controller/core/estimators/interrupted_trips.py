@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Raw, Struct
 
-from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, forecast
+from dbw_controller.core.estimators.forecast import Forecast, forecast
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import MAX_SECONDS, Arrivals
+from dbw_controller.core.reports import MAX_SECONDS, Arrivals, IterationSummary
 from dbw_controller.core.state import Count, Real, Workers, decode, pack, unpack
 
 FADING, SLOW_FADING = 0.87, 0.97  # what an iteration counts after the next one, and after one that tells nothing
-TELLING = 0.05  # of an iteration: to have arrived, or not to have for so long
+EXPOSED_FRACTION = 0.05  # of an iteration: a worker that did not arrive for longer than this tells something
 FIRSTS = 20  # iterations whose first arrival tells when anybody arrives at all
 DRAWS = 4  # for each iteration
 # Steps of a sequence that fills a square evenly (Roberts' R2): as good as random numbers here, and always the same.
@@ -55,23 +55,23 @@ class InterruptedTrips:
         self._drawn = 0
         self._mean, self._square, self._weight = np.zeros(0), np.zeros(0), 0.0
 
-    def ended(self, iteration: IterationTimes, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
+    def ended(self, summary: IterationSummary, arrivals: Iterable[Arrivals], live: Sequence[int]) -> None:
         """Learn who arrived when, and who did not."""
         if tuple(live) != self._live:
             self._resize(tuple(live))
         came: dict[int, float] = {}
         for batch in arrivals:
-            if batch.iteration == iteration.number and batch.workers is not None:
+            if batch.iteration == summary.iteration and batch.workers is not None:
                 came |= zip(batch.workers, batch.seconds.tolist(), strict=True)
         seconds = np.fromiter((came.get(number, np.inf) for number in live), float, len(live))
-        arrived = seconds <= iteration.duration
+        arrived = seconds <= summary.duration_seconds
         if arrived.any():
-            self._learn(np.minimum(seconds, iteration.duration), arrived, iteration.duration)
+            self._learn(np.minimum(seconds, summary.duration_seconds), arrived, summary.duration_seconds)
 
     def _learn(self, seconds: Array, arrived: npt.NDArray[np.bool_], duration: float) -> None:
         self._firsts.append(float(seconds.min()))
         exposed = np.maximum(seconds - min(self._firsts), 0.0)
-        kept = np.where(arrived | (exposed > TELLING * duration), FADING, SLOW_FADING)
+        kept = np.where(arrived | (exposed > EXPOSED_FRACTION * duration), FADING, SLOW_FADING)
         self._exposure = kept * self._exposure + exposed
         self._events = kept * self._events + arrived
         average = self._exposure.sum() / self._events.sum()

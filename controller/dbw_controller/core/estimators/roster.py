@@ -1,6 +1,7 @@
 """Who is alive, as far as a parameter server tells: the numbers of its workers, or only how many there are."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 from dbw_controller.core.reports import Arrivals, Membership
 
@@ -22,7 +23,8 @@ class Roster:
         if membership.workers is not None:
             self._set(tuple(membership.workers))
             return self._workers
-        for worker in (int(worker) for batch in arrivals for worker in _workers(batch)):
+        numbered = (batch.workers for batch in arrivals if batch.workers is not None)
+        for worker in map(int, chain.from_iterable(numbered)):
             self._heard.pop(worker, None)
             self._heard[worker] = None
         n = membership.live_workers
@@ -47,7 +49,3 @@ class Roster:
         if len(set(workers)) != len(workers):
             raise ValueError("the numbers of workers are not different ones")
         self._set(tuple(workers))
-
-
-def _workers(arrivals: Arrivals) -> Iterable[int]:
-    return () if arrivals.workers is None else arrivals.workers

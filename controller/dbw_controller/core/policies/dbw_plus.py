@@ -7,8 +7,8 @@ import numpy as np
 
 from dbw_controller.core.estimators.durations import Durations
 from dbw_controller.core.kernels import Column, column, compiled, reals
+from dbw_controller.core.policies.dbw import best_rate, first_choice
 from dbw_controller.core.policies.dbw_plus_memory import DbwPlusMemory
-from dbw_controller.core.policies.greedy import best_rate, first_choice
 from dbw_controller.core.policies.policy import Choice, Observation
 from dbw_controller.core.reasons import Input, Reason
 

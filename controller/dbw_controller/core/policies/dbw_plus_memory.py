@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Raw, Struct
 
 from dbw_controller.core.estimators.finished_trips import FinishedTrips
-from dbw_controller.core.estimators.forecast import Forecast, IterationTimes, Trips
+from dbw_controller.core.estimators.forecast import Forecast
 from dbw_controller.core.estimators.interrupted_trips import InterruptedTrips
 from dbw_controller.core.estimators.noise_floor import NoiseFloor
 from dbw_controller.core.estimators.roster import Roster
@@ -32,11 +32,11 @@ class DbwPlusMemory(Memory):
         self.floor = NoiseFloor()
         self.forecast: Forecast | None = None
         self._interrupted = interrupted
-        self._trips: Trips = InterruptedTrips() if interrupted else FinishedTrips()
+        self._trips = InterruptedTrips() if interrupted else FinishedTrips()
         self._roster = Roster()
         self._arrivals: list[Arrivals] = []
         self._rows = 0
-        self._ended: IterationTimes | None = None  # whose arrivals nothing was learnt from yet
+        self._ended: IterationSummary | None = None  # whose arrivals nothing was learnt from yet
 
     def arrived(self, arrivals: Sequence[Arrivals]) -> None:
         """Keep arrivals until their iteration has ended."""
@@ -48,7 +48,7 @@ class DbwPlusMemory(Memory):
     def ended(self, summary: IterationSummary) -> None:
         """Learn about the loss, and keep the rest for later."""
         self.floor.observe(summary)
-        self._ended = IterationTimes(summary.iteration, summary.published_seconds, summary.duration_seconds)
+        self._ended = summary
 
     def catch_up(self, membership: Membership) -> None:
         """Learn from the last iteration's times."""

@@ -6,12 +6,10 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from dbw_controller.core.policies.adasync import AdaSync
-from dbw_controller.core.policies.blind_dbw import BlindDbw
-from dbw_controller.core.policies.dbw import Dbw
+from dbw_controller.core.policies.dbw import BlindDbw, Dbw
 from dbw_controller.core.policies.dbw_plus import DbwPlus
 from dbw_controller.core.policies.policy import Policy
-from dbw_controller.core.policies.static import Static
-from dbw_controller.core.policies.sync import Sync
+from dbw_controller.core.policies.static import Static, Sync
 from dbw_controller.core.validation import require
 
 POLICIES: dict[str, type[Policy]] = {

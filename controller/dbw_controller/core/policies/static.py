@@ -1,4 +1,4 @@
-"""A fixed number of backup workers."""
+"""A fixed number of backup workers, or none."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,3 +25,14 @@ class Static:
         if seen.workers < self.k:
             return Choice(seen.workers, Reason.FIXED, f"k is fixed to {self.k}: all {seen.workers} workers")
         return Choice(self.k, Reason.FIXED, f"k is fixed to {self.k}")
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Chooses k = n in every iteration."""
+
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, seen: Observation) -> Choice:
+        """Choose all workers that are alive."""
+        return Choice(seen.workers, Reason.ALL_WORKERS, f"all {seen.workers} workers, as always")

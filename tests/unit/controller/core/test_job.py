@@ -35,8 +35,8 @@ from dbw_controller.core.policies import (
     Static,
     Sync,
 )
+from dbw_controller.core.policies.dbw import best_rate
 from dbw_controller.core.policies.dbw_plus import fill_progress
-from dbw_controller.core.policies.greedy import best_rate
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, Membership, Report, first_wrong
 from dbw_controller.core.spec import JobSpec, SyncMode

@@ -10,6 +10,7 @@ from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.reports import Membership
 from dbw_controller.server.saver import Disk
 from dbw_controller.server.served_job import ServedJob
+from dbw_controller.server.watchers import Watcher
 from tests.jobs import full_report
 from tests.unit.controller.server.jobs import Clock, Store, served_job
 
@@ -93,7 +94,8 @@ def test_what_follows_a_change_is_done_even_if_the_caller_has_gone_away() -> Non
 def test_a_deleted_job_takes_no_report_and_ends_its_watchers() -> None:
     async def claims() -> None:
         served = served_job()
-        session, watcher = served.begin_session(), served.watchers.add(include_estimates=False)
+        session, watcher = served.begin_session(), Watcher(include_estimates=False)
+        served.watchers.add(watcher)
         await served.delete()
         assert await watcher.next() is None
         with pytest.raises(JobNotFoundError):

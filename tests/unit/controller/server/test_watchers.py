@@ -2,7 +2,7 @@ import asyncio
 
 from dbw.v1.controller_pb2 import WatchJobResponse
 from dbw.v1.iteration_pb2 import IterationSummary
-from dbw_controller.server.watchers import LONGEST_QUEUE, Watchers
+from dbw_controller.server.watchers import LONGEST_QUEUE, Watcher, tell_all
 
 
 def response(iteration: int) -> WatchJobResponse:
@@ -11,10 +11,9 @@ def response(iteration: int) -> WatchJobResponse:
 
 def test_a_watcher_that_is_too_slow_gets_the_newest_iterations_and_how_many_it_missed() -> None:
     async def claims() -> None:
-        watchers = Watchers()
-        slow, fast = watchers.add(include_estimates=False), watchers.add(include_estimates=False)
+        slow, fast = Watcher(include_estimates=False), Watcher(include_estimates=False)
         for iteration in range(LONGEST_QUEUE + 3):
-            watchers.tell(lambda _: response(iteration))  # noqa: B023 (called at once)
+            tell_all([slow, fast], lambda _: response(iteration))  # noqa: B023 (called at once)
             assert await fast.next() == response(iteration)
         first, second = await slow.next(), await slow.next()
         assert first is not None
@@ -26,17 +25,16 @@ def test_a_watcher_that_is_too_slow_gets_the_newest_iterations_and_how_many_it_m
 
 def test_estimates_are_computed_only_for_those_who_want_them() -> None:
     async def claims() -> None:
-        watchers, asked = Watchers(), list[bool]()
+        asked = list[bool]()
 
         def build(include_estimates: bool) -> WatchJobResponse:
             asked.append(include_estimates)
             return response(int(include_estimates))
 
-        plain = [watchers.add(include_estimates=False) for _ in range(2)]
-        watchers.tell(build)
+        plain, with_estimates = [Watcher(include_estimates=False) for _ in range(2)], Watcher(include_estimates=True)
+        tell_all(plain, build)
         assert asked == [False]
-        with_estimates = watchers.add(include_estimates=True)
-        watchers.tell(build)
+        tell_all([*plain, with_estimates], build)
         assert sorted(asked) == [False, False, True]
         assert await with_estimates.next() == response(1)
         assert [await watcher.next() for watcher in plain] == [response(0)] * 2
@@ -46,17 +44,14 @@ def test_estimates_are_computed_only_for_those_who_want_them() -> None:
 
 def test_a_watcher_sees_what_is_queued_before_the_end() -> None:
     async def claims() -> None:
-        watchers = Watchers()
-        watcher, gone = watchers.add(include_estimates=False), watchers.add(include_estimates=False)
-        watchers.remove(gone)
+        watcher = Watcher(include_estimates=False)
         waiting = asyncio.ensure_future(watcher.next())
         await asyncio.sleep(0)
-        watchers.tell(lambda _: response(0))
-        watchers.tell(lambda _: response(1))
-        watchers.end()
+        watcher.tell(response(0))
+        watcher.tell(response(1))
+        watcher.end()
         assert await waiting == response(0)
         assert await watcher.next() == response(1)
         assert await watcher.next() is None
-        assert len(watchers) == 1
 
     asyncio.run(claims())

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dbw_controller.core.errors import InvalidValueError, NotSupportedError
 from dbw_controller.core.estimators import isotonic
 from dbw_controller.core.estimators.diagonal import diagonal_durations
-from dbw_controller.core.estimators.durations import DurationEstimator, Solver, UnsampledDuration, warm_up
+from dbw_controller.core.estimators.durations import DurationEstimator, Solver, UnsampledDuration, kernels
 from dbw_controller.core.estimators.grid import add_samples
 from dbw_controller.core.kernels import COMPILED
 
@@ -239,11 +239,11 @@ def test_where_cvxpy_is_not_installed_that_is_said(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
 def test_all_kernels_can_be_compiled_ahead() -> None:
-    warm_up()
-    kernels: list[Any] = [add_samples, isotonic.update, diagonal_durations]
-    compiled_for = [len(kernel.signatures) for kernel in kernels]
+    kernels()
+    used: list[Any] = [add_samples, isotonic.update, diagonal_durations]
+    compiled_for = [len(kernel.signatures) for kernel in used]
     assert min(compiled_for) == 1
     estimator = DurationEstimator(7, half_life=3)
     add(estimator, 5, [1.0, 2.0])
     estimator.estimate()
-    assert [len(kernel.signatures) for kernel in kernels] == compiled_for  # what serving needs is what was compiled
+    assert [len(kernel.signatures) for kernel in used] == compiled_for  # what serving needs is what was compiled

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from dbw_controller.core.errors import StateDamagedError, damaged_state
 from dbw_controller.core.estimators.finished_trips import FinishedTrips
-from dbw_controller.core.estimators.forecast import IterationTimes
 from dbw_controller.core.estimators.roster import Roster
 from dbw_controller.core.estimators.round_trips import REMEMBERED
 from dbw_controller.core.estimators.shadows import SHADOWS, shadowed
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import MAX_SECONDS, Arrivals, Membership
+from dbw_controller.core.reports import MAX_SECONDS, Arrivals, IterationSummary, Membership
 from dbw_controller.core.state import pack, unpack
 from tests.states import Change, changed, raw
-from tests.timelines import Timeline
+from tests.timelines import Timeline, times
 
 USUAL = "uniform:1,1.9"  # none is unusually short or long
 
-Told = tuple[IterationTimes, list[Arrivals]]
+Told = tuple[IterationSummary, list[Arrivals]]
 
 
 def recovered(trips: FinishedTrips) -> list[list[float]]:
@@ -83,7 +83,7 @@ def test_round_trips_are_recovered_from_arrivals(training: tuple[int, list[int],
     timeline, trips = Timeline(workers, USUAL, seed), FinishedTrips()
     told = [timeline.iterate(k) for k in ks]
     for ended, arrivals in told:
-        trips.ended(ended if told_when else ended._replace(published=None), arrivals, timeline.live)
+        trips.ended(ended if told_when else replace(ended, published_seconds=None), arrivals, timeline.live)
     known(trips, arrived(timeline, told, timeline.live))
 
 
@@ -106,8 +106,8 @@ def test_pauses_between_iterations_are_no_part_of_round_trips(training: tuple[in
     timeline, trips = Timeline(workers, USUAL, seed), FinishedTrips()
     told = [timeline.iterate(workers) for _ in ks]
     for pause, (ended, arrivals) in enumerate(told):
-        assert ended.published is not None
-        trips.ended(ended._replace(published=ended.published + 100.0 * pause), arrivals, timeline.live)
+        assert ended.published_seconds is not None
+        trips.ended(replace(ended, published_seconds=ended.published_seconds + 100.0 * pause), arrivals, timeline.live)
     known(trips, arrived(timeline, told, timeline.live))
 
 
@@ -145,7 +145,7 @@ def moved(told: Sequence[Told], iterations: int, by: float) -> list[Told]:
     """The same iterations with other numbers, by another clock."""
     return [
         (
-            IterationTimes(ended.number + iterations, (ended.published or 0.0) + by, ended.duration),
+            times(ended.iteration + iterations, (ended.published_seconds or 0.0) + by, ended.duration_seconds),
             [Arrivals(b.iteration + iterations, b.seconds, b.preceding, b.workers) for b in arrivals],
         )
         for ended, arrivals in told
@@ -190,16 +190,20 @@ def test_beginning_anew_forgets_only_who_is_busy() -> None:
 def test_a_clock_that_tells_nonsense_is_not_believed(published: float) -> None:
     timeline, told, untold = Timeline(3, USUAL), FinishedTrips(), FinishedTrips()
     for ended, arrivals in (timeline.iterate(2) for _ in range(10)):
-        told.ended(ended._replace(published=published), arrivals, timeline.live)
-        untold.ended(ended._replace(published=None), arrivals, timeline.live)
+        told.ended(replace(ended, published_seconds=published), arrivals, timeline.live)
+        untold.ended(replace(ended, published_seconds=None), arrivals, timeline.live)
     assert told.snapshot() == untold.snapshot()
 
 
 def test_a_clock_that_jumps_ahead_makes_no_round_trip_that_cannot_be() -> None:
     timeline, trips = Timeline(2, USUAL), FinishedTrips()
     for jump, (ended, arrivals) in enumerate(timeline.iterate(1) for _ in range(9)):
-        assert ended.published is not None
-        trips.ended(ended._replace(published=ended.published + 0.9 * MAX_SECONDS * (jump % 2)), arrivals, timeline.live)
+        assert ended.published_seconds is not None
+        trips.ended(
+            replace(ended, published_seconds=ended.published_seconds + 0.9 * MAX_SECONDS * (jump % 2)),
+            arrivals,
+            timeline.live,
+        )
     FinishedTrips().restore(raw(trips.snapshot()))
     assert max(map(max, recovered(trips))) <= MAX_SECONDS
 
@@ -229,9 +233,9 @@ def test_workers_that_come_are_taken_to_be_like_the_others_until_they_are_known(
 def test_workers_that_leave_are_forgotten_and_those_that_stay_are_not() -> None:
     timeline = Timeline(4, "constant:1 * factors:1,2.25,4.125,8")
     trips = after(timeline, [4] * 3)
-    trips.ended(IterationTimes(3, None, 1.0), [], [2, 0, 77])  # in another order, with one that is new
+    trips.ended(times(3, None, 1.0), [], [2, 0, 77])  # in another order, with one that is new
     assert recovered(trips) == [[4.125] * 3, [1.0] * 3, [(4.125 + 1.0) / 2]]
-    trips.ended(IterationTimes(4, None, 1.0), [], (2,))
+    trips.ended(times(4, None, 1.0), [], (2,))
     assert recovered(trips) == [[4.125] * 3]
     assert seconds(trips) == pytest.approx([4.125])
 
@@ -239,9 +243,9 @@ def test_workers_that_leave_are_forgotten_and_those_that_stay_are_not() -> None:
 def test_nothing_is_known_before_anybody_has_arrived() -> None:
     trips = FinishedTrips()
     assert trips.forecast() is None
-    trips.ended(IterationTimes(0, 0.0, 5.0), [], (0, 1, 2))
+    trips.ended(times(0, 0.0, 5.0), [], (0, 1, 2))
     assert trips.forecast() is None
-    trips.ended(IterationTimes(1, None, 1.0), [Arrivals(1, np.array([1.0]), workers=[1])], (0, 1, 2))
+    trips.ended(times(1, None, 1.0), [Arrivals(1, np.array([1.0]), workers=[1])], (0, 1, 2))
     assert len(seconds(trips)) == 3
 
 
@@ -260,7 +264,7 @@ SLOW = "factors:4,4,4,4,1,1,1,1,1,1,1,1,1,1,1,1"
 def real(delay: str, k: int) -> float:
     """How long iterations of 16 workers last."""
     timeline = Timeline(16, delay, seed=1)
-    return sum(timeline.iterate(k)[0].duration for _ in range(400)) / 400
+    return sum(timeline.iterate(k)[0].duration_seconds for _ in range(400)) / 400
 
 
 @pytest.mark.parametrize("observed", [1, 4, 16])

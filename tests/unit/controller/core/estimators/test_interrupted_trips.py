@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from dbw_controller.core.errors import StateDamagedError, damaged_state
-from dbw_controller.core.estimators.forecast import IterationTimes
 from dbw_controller.core.estimators.interrupted_trips import InterruptedTrips
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import MAX_SECONDS, Arrivals
@@ -19,7 +18,7 @@ from dbw_controller.core.spec import SyncMode
 from dbw_controller.core.state import pack
 from dbw_worker.delays import parse_delay
 from tests.states import Change, changed, raw
-from tests.timelines import Timeline
+from tests.timelines import Timeline, times
 
 WORKERS = 16
 
@@ -141,7 +140,7 @@ def learnt(*batches: tuple[float, list[Arrivals]], workers: int = 3) -> Interrup
     """What is learnt from iterations: how long each lasts, and what arrives in it."""
     trips = InterruptedTrips()
     for number, (duration, arrivals) in enumerate(batches):
-        trips.ended(IterationTimes(number, None, duration), arrivals, range(workers))
+        trips.ended(times(number, None, duration), arrivals, range(workers))
     return trips
 
 
@@ -172,12 +171,10 @@ def test_workers_that_stay_are_known_and_others_are_forgotten() -> None:
     for _ in range(30):
         trips.ended(*timeline.iterate(3), timeline.live)
     assert seconds(trips) == pytest.approx([1.0, 1.0, 9.0], rel=0.05)
-    trips.ended(
-        IterationTimes(30, None, 1.0), [arrive(30, [1.0], [0])], [2, 0]
-    )  # worker 2 is not seen, and known to be slow
+    trips.ended(times(30, None, 1.0), [arrive(30, [1.0], [0])], [2, 0])  # worker 2 is not seen, and known to be slow
     assert len(seconds(trips)) == 2
     assert seconds(trips)[1] > 3.0
-    trips.ended(IterationTimes(31, None, 1.0), [arrive(31, [1.0], [0])], [0, 5])  # of worker 5 nothing is known
+    trips.ended(times(31, None, 1.0), [arrive(31, [1.0], [0])], [0, 5])  # of worker 5 nothing is known
     assert seconds(trips)[1] < 3.0
 
 
@@ -192,7 +189,7 @@ def test_a_reset_forgets_nothing() -> None:
 def test_a_snapshot_holds_everything(told: list[tuple[float, int]], cut: int) -> None:
     trips, copy = InterruptedTrips(), InterruptedTrips()
     iterations = [
-        (IterationTimes(number, None, duration), [arrive(number, [duration] * k, range(k))])
+        (times(number, None, duration), [arrive(number, [duration] * k, range(k))])
         for number, (duration, k) in enumerate(told)
     ]
     for ended, arrivals in iterations[:cut]:
