@@ -29,7 +29,7 @@ from dbw_runtime.configuration import UsageError, run_program
 from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
-from dbw_runtime.server import run
+from dbw_runtime.server import run, serving
 
 log = logging.getLogger(__name__)
 DESCRIPTION = """Serve a parameter server: it gives parameters to workers, averages the first k gradients that come back
@@ -49,7 +49,7 @@ def serve(options: PsOptions) -> None:
     torch.manual_seed(options.seed)
     with ExitStack() as resources:
         service, metrics = assemble(options, resources)
-        run("ps", options, service, metrics.registry, close_files=resources.close)
+        run(serving("ps", options, service, metrics.registry, close_files=resources.close))
 
 
 def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerService, Metrics]:

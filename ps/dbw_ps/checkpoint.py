@@ -39,7 +39,7 @@ class CheckpointFolder:
     def write(self, iteration: int, state: dict[str, Any]) -> Path:
         """Add the checkpoint of an iteration. Others stay as they are, unless it is complete and they are too many.
 
-        Checkpoints of later iterations are those of a training that was given up for this one, and are set aside.
+        Checkpoints of later iterations are those of a training that was abandoned for this one, and are set aside.
         """
         assert 0 <= iteration < 10**12
         assert "format_version" not in state
@@ -47,7 +47,10 @@ class CheckpointFolder:
         with atomic_write(path) as file:
             _write(file, {"format_version": FORMAT_VERSION, **state})
             flush(file)  # if that fails, others are still there
-            self._set_later_ones_aside(iteration)
+            for later, other in self._all():
+                if later > iteration:  # `newest` would prefer it to those that come now
+                    aside = set_aside(other, "abandoned")
+                    log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
         for _, old in self._all()[self._keep :]:
             _remove(old)
         return path
@@ -61,22 +64,13 @@ class CheckpointFolder:
         try:
             for iteration, path in self._all():
                 try:
-                    state = _read(path)
+                    return iteration, _read(path)
                 except _UnusableError as error:
                     aside = set_aside(path, error.kind)
                     log.warning("a checkpoint cannot be used and was set aside as %s: %s", aside, error)
-                else:
-                    return iteration, state
         except OSError as error:
             raise unusable(self._path, error) from error
         return None
-
-    def _set_later_ones_aside(self, iteration: int) -> None:
-        """Set aside the checkpoints of later iterations, which `newest` would prefer to those that come now."""
-        for later, path in self._all():
-            if later > iteration:
-                aside = set_aside(path, "abandoned")
-                log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
 
     def close(self) -> None:
         """Let another process use the folder."""

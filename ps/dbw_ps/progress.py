@@ -1,7 +1,7 @@
 """How far a training has come, and what its checkpoints hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -71,9 +71,7 @@ class TrainingState:
         if not self.model.vector.isfinite().all():
             return None
         return {
-            "iteration": self.progress.iteration,
-            "seconds": self.progress.seconds,
-            "losses": list(self.progress.losses),
+            **asdict(self.progress),
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random_state": torch.get_rng_state(),

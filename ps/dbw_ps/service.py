@@ -201,15 +201,12 @@ class ParameterServerService:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
         with self._serving(member, call) if member is not None else nullcontext():
-            await self._pull(known, member, call)
-
-    async def _pull(self, known: int | None, member: Member | None, call: Call) -> None:
-        publication = await call.wait(self._publisher.newer(known))
-        if member is not None:
-            member.version = publication.version
-        is_known = publication.finished and known == publication.version
-        # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
-        await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
+            publication = await call.wait(self._publisher.newer(known))
+            if member is not None:
+                member.version = publication.version
+            is_known = publication.finished and known == publication.version
+            # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
+            await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
 
     @property
     def _version(self) -> int:
@@ -241,17 +238,16 @@ class ParameterServerService:
             phase=pb.TRAINING_PHASE_WAITING_FOR_WORKERS,
             sync_mode=SYNC_MODES[self._sync_mode],
             iteration=training.iteration,
+            k=training.k,
             live_workers=training.live_workers,
             loss=training.loss,
+            checkpoint_iteration=training.checkpoint_iteration,
+            checkpoint_age_seconds=training.checkpoint_age,
         )
         if training.source is not None:
-            status.phase = pb.TRAINING_PHASE_TRAINING
-            status.k, status.decision_source = training.k, SOURCES[training.source]
+            status.phase, status.decision_source = pb.TRAINING_PHASE_TRAINING, SOURCES[training.source]
         if self._publisher.is_finished:
             status.phase = pb.TRAINING_PHASE_FINISHED
-        if training.checkpoint_iteration is not None and training.checkpoint_age is not None:
-            status.checkpoint_iteration = training.checkpoint_iteration
-            status.checkpoint_age_seconds = training.checkpoint_age
         if request.include_workers:
             live = self._members.live
             workers = (messages.worker_message(member, member.number in live, now) for member in self._members.all)

@@ -47,9 +47,8 @@ class TrainingLog:
         try:
             size = os.fstat(self._file).st_size
             try:
-                written = 0
-                while written < len(line):
-                    written += os.write(self._file, line[written:])
+                while line:
+                    line = line[os.write(self._file, line) :]
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(self._file, size)  # so that the next line begins where this one did

@@ -121,9 +121,8 @@ class Authenticator:
             identity = self._tokens.identity(sent)
             if identity is None:
                 problem = "the token is not known" if sent else "there is no token"
-                raise _unauthenticated(
-                    f"{problem}; send metadata `authorization: Bearer TOKEN` with a token of the server"
-                )
+                advice = "send metadata `authorization: Bearer TOKEN` with a token of the server"
+                raise _unauthenticated(f"{problem}; {advice}")
             return identity
         if self._certificates:
             identities = context.peer_identities()

@@ -18,6 +18,7 @@ from dbw_runtime.plugins import Plugin
 from dbw_worker import datasets
 from dbw_worker.batches import Batches, Choice
 from dbw_worker.delays import parse_delay
+from dbw_worker.devices import find_device
 from dbw_worker.gradients import Gradients, Loss
 from dbw_worker.metrics import Metrics
 from dbw_worker.options import PRECISIONS, WorkerOptions
@@ -43,7 +44,7 @@ def work(options: WorkerOptions) -> None:
     begin_log("worker", options)
     signal.signal(signal.SIGTERM, stop)
     keep_large_buffers()
-    device = options.torch_device()
+    device = find_device(options.device)
     get_ready(options, device)
     dataset = datasets.load_examples(options.dataset, options.data_dir or datasets.default_folder())
     model = load_flat_model(options.model, device)
