@@ -1,78 +1,88 @@
-"""Processes that are there at once: forked from one that has imported PyTorch already, which takes seconds."""
+"""Programs that are there at once: forked from a process that has imported and compiled what takes seconds."""
 
+import atexit
 import multiprocessing
 import os
+import runpy
 import signal
-import subprocess
 import sys
-from contextlib import AbstractContextManager
-from importlib import import_module
-from multiprocessing.connection import Connection as Pipe
-from typing import IO, Any, cast
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
 
-from tests import servers
-
-# It calls nothing of gRPC, which forks would not survive.
+# The process to fork from calls nothing of gRPC, which forks would not survive.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.workers", "dbw_ps.app", "dbw_worker.app", "torch._dynamo"])
-
-# Of a worker, for a server that trains `tests.models:tiny`.
-TINY_WORK = ("--model", "tests.models:tiny", "--dataset", "tests.models:examples", "--batch-size", "16")
+PROCESSES.set_forkserver_preload(["tests.preloaded"])
 
 
-class Forked(servers.LoggingProcess):
-    """A process as `python -m MODULE` would be."""
+class Process:
+    """A process as `python -m MODULE ARGUMENTS` would be, with the interface of `subprocess.Popen`.
 
-    def _start(self, arguments: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
-        assert not environment, "it has that of the tests"
-        receiver, sender = PROCESSES.Pipe(duplex=False)
-        process = PROCESSES.Process(target=_run, args=(self.module, arguments, sender), daemon=True)
-        process.start()
-        sender.close()
-        stderr = os.fdopen(os.dup(receiver.fileno()))
-        receiver.close()
-        return cast("subprocess.Popen[str]", _Popen(process, stderr))
+    What Python and our modules read from the environment while they are imported has no effect on it.
+    """
 
-
-class ForkedParameterServer(Forked, servers.ParameterServer):
-    """A parameter server as `python -m dbw_ps` would be."""
-
-
-class ForkedWorker(Forked, servers.Worker):
-    """A worker as `python -m dbw_worker` would be."""
-
-
-class _Popen:
-    """What tests use of `subprocess.Popen`, for a forked process."""
-
-    def __init__(self, process: multiprocessing.context.ForkServerProcess, stderr: IO[str]) -> None:
-        self._process, self.stderr = process, stderr
-        self.pid, self.terminate = process.pid, process.terminate
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path | None = None,
+        *,
+        stdout: int | None = None,
+        stderr: int | None = None,
+    ) -> None:
+        outputs = {
+            number: Connection(os.dup(file), readable=False)
+            for number, file in ((1, stdout), (2, stderr))
+            if file is not None
+        }
+        where = (folder or Path.cwd(), {**os.environ, **environment})
+        self._process = PROCESSES.Process(target=_run, args=(module, arguments, *where, outputs))
+        self._process.start()
+        for output in outputs.values():
+            output.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
 
     def poll(self) -> int | None:
+        """The exit code, if it has ended."""
         return self._process.exitcode
 
-    def send_signal(self, number: signal.Signals) -> None:
-        assert self.pid is not None
-        os.kill(self.pid, number)
-
     def wait(self, timeout: float) -> int:
+        """Wait for its end; returns its exit code."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, "it has not ended"
         return self._process.exitcode
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-def _run(module: str, arguments: list[str], stderr: "Pipe[Any, Any]") -> None:
-    os.dup2(stderr.fileno(), sys.stderr.fileno())
-    stderr.close()
-    sys.exit(import_module(f"{module}.app").main(arguments))
+    def terminate(self) -> None:
+        """End it as an orchestrator would."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+        self.send_signal(signal.SIGKILL)
 
 
-def parameter_server(*flags: str) -> AbstractContextManager[ForkedParameterServer]:
-    """A parameter server that is ready, and is gone afterwards."""
-    return servers.running(ForkedParameterServer(*flags))
-
-
-def worker(target: str, id_: str, *flags: str) -> AbstractContextManager[ForkedWorker]:
-    """A worker, whether it gets to work or not; it is gone afterwards. It computes with one thread."""
-    return servers.begun(ForkedWorker(target, id_, "--threads", "1", *flags))
+def _run(
+    module: str,
+    arguments: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    outputs: Mapping[int, "Connection[bytes, bytes]"],
+) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, output in outputs.items():
+        os.dup2(output.fileno(), number)
+        output.close()
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        atexit._run_exitfuncs()  # which processes of multiprocessing leave out

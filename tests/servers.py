@@ -1,8 +1,7 @@
-"""Real servers for tests: processes of their own on free ports."""
+"""Real servers and workers for tests: processes of their own on free ports."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -16,9 +15,12 @@ import grpc
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.parameter_server_pb2 import GetStatusRequest, GetStatusResponse
 from dbw.v1.parameter_server_pb2_grpc import ParameterServerServiceStub
+from tests.forks import Process
 
 AnyProcess = TypeVar("AnyProcess", bound="LoggingProcess")
 
+# Of a worker, for a server that trains `tests.models:tiny`.
+TINY_WORK = ("--model", "tests.models:tiny", "--dataset", "tests.models:examples", "--batch-size", "16")
 # How long anything may take before a test gives up; nothing is measured by it.
 PATIENCE = 60.0
 
@@ -27,31 +29,36 @@ class LoggingProcess:
     """A program that logs, and all that it has logged. Flags may say another address for metrics than a free one."""
 
     module: str
+    usual_flags: tuple[str, ...] = ("--metrics-listen", "127.0.0.1:0", "--log-format", "json")
+    is_forked = True  # not where variables matter that are read while modules are imported
     metrics_port: int  # once it is known
 
     def __init__(self, *flags: str, **environment: str) -> None:
-        usual = ["--metrics-listen", "127.0.0.1:0", "--log-format", "json"]
-        self.process = self._start([*usual, *flags], environment)
+        source, sink = os.pipe()
+        arguments = [*self.usual_flags, *flags]
+        self.process: Process | subprocess.Popen[str]
+        if self.is_forked:
+            self.process = Process(self.module, arguments, environment, stderr=sink)
+        else:
+            command = [sys.executable, "-m", self.module, *arguments]
+            self.process = subprocess.Popen(command, stderr=sink, text=True, env={**os.environ, **environment})
+        os.close(sink)
         self.logs: list[dict[str, Any]] = []
         self.other_output: list[str] = []
         self._news = threading.Condition()
         self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(source,), daemon=True)
         self._reader.start()
 
-    def _start(self, arguments: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
-        command = [sys.executable, "-m", self.module, *arguments]
-        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._news:
-                try:
-                    self.logs.append(json.loads(line))
-                except json.JSONDecodeError:
-                    self.other_output.append(line)
-                self._news.notify_all()
+    def _read(self, source: int) -> None:
+        with os.fdopen(source) as lines:
+            for line in lines:
+                with self._news:
+                    try:
+                        self.logs.append(json.loads(line))
+                    except json.JSONDecodeError:
+                        self.other_output.append(line)
+                    self._news.notify_all()
         with self._news:
             self._ended = True
             self._news.notify_all()
@@ -82,7 +89,7 @@ class LoggingProcess:
 
     def kill(self) -> None:
         """End it as a power failure would."""
-        self.process.send_signal(signal.SIGKILL)
+        self.process.kill()
         self.wait()
 
     def wait(self) -> int:
@@ -175,6 +182,11 @@ def parameter_server(*flags: str, **environment: str) -> "AbstractContextManager
     return running(ParameterServer(*flags, **environment))
 
 
+def worker(target: str, id_: str, *flags: str) -> "AbstractContextManager[Worker]":
+    """A worker, whether it gets to work or not; it is gone afterwards. It computes with one thread."""
+    return begun(Worker(target, id_, "--threads", "1", *flags))
+
+
 @contextmanager
 def running(process: AnyProcess) -> Iterator[AnyProcess]:
     """A process, once it is ready; it is gone afterwards."""
@@ -191,8 +203,6 @@ def begun(process: AnyProcess) -> Iterator[AnyProcess]:
     finally:
         if process.process.poll() is None:
             process.kill()
-        assert process.process.stderr is not None
-        process.process.stderr.close()
 
 
 def wait_until(condition: Callable[[], object]) -> None:

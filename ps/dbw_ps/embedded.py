@@ -10,7 +10,6 @@ from dbw_controller.client.settings import join_state, whole_state
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import JobError
 from dbw_controller.core.job import Job, warm_up
-from dbw_controller.core.policies import built_in_policies
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.wire.state import export_state, import_state
@@ -44,7 +43,7 @@ class EmbeddedDecider:
 
     async def open(self) -> None:
         """Compile what decisions need."""
-        await asyncio.to_thread(warm_up, built_in_policies())
+        await asyncio.to_thread(warm_up)
 
     async def end_iteration(self, finished: FinishedIteration) -> None:
         """Report an iteration, and get the decision for the next."""

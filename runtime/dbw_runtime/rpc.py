@@ -29,7 +29,7 @@ ServicerContext = Any  # grpc.aio.ServicerContext, whose type hints lack what it
 
 
 # After the time to finish: for answers that are on their way, and to tell callers that they are cut off.
-FAREWELL_SECONDS = 0.5
+LAST_ANSWERS_SECONDS = 0.5
 
 
 class Gate:
@@ -75,7 +75,7 @@ class Gate:
         for call in self.calls:
             call.end(not_ready("the server is stopping"))
         if self.tasks:
-            await asyncio.wait(self.tasks, timeout=FAREWELL_SECONDS)
+            await asyncio.wait(self.tasks, timeout=LAST_ANSWERS_SECONDS)
 
 
 class Call:
@@ -201,14 +201,14 @@ def parsed(kind: type[MessageType], data: bytes) -> MessageType:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise invalid_value("", f"the request is no {kind.DESCRIPTOR.full_name}: {error}") from None
+        raise invalid_value("", f"the request is not a {kind.DESCRIPTOR.full_name}: {error}") from None
 
 
 def _bug(error: Exception, method: MethodDescriptor, call: Call | None) -> StatusError:
     correlation_id = secrets.token_hex(8)
     extra = _extra(call) | {"rpc": method.name, "correlation_id": correlation_id}
     log.error("a bug: please report it with this traceback", exc_info=error, extra=extra)
-    text = f"an error that is not yours; the server's log has more under the correlation id {correlation_id}"
+    text = f"internal error; the server's log has more under the correlation id {correlation_id}"
     return StatusError(grpc.StatusCode.INTERNAL, "BUG", text, metadata={"correlation_id": correlation_id})
 
 

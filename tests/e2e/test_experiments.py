@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dbw_experiments.laboratory.runs import Record
 from dbw_experiments.laboratory.scenario import load_scenario, names
-from tests.programs import Program, run_all
+from tests.programs import dbw
 from tests.servers import PATIENCE, controller, wait_until
 
 Done = subprocess.CompletedProcess[str]
@@ -32,8 +32,7 @@ LOG = [  # two workers, k = 1; worker 1 comes late at 2.5 s, and is done with it
 
 
 def experiment(*arguments: str, folder: Path | None = None) -> Done:
-    command = [*EXPERIMENT, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=6 * PATIENCE, check=False, cwd=folder)
+    return dbw("experiment", *arguments).run(6 * PATIENCE, folder)
 
 
 def records(path: Path) -> list[Record]:
@@ -149,7 +148,9 @@ def test_whoever_is_interrupted_leaves_no_process_and_goes_on_to_the_same_result
 
 def test_a_controller_decides_the_same_as_the_experiments_own_process(quick: Path, tmp_path: Path) -> None:
     with controller() as server:
-        done = experiment("run", "one-run", "--quick", "--controller", server.target, "--output", str(tmp_path))
+        done = experiment(
+            "run", "one-run", "--quick", "--jobs", "1", "--controller", server.target, "--output", str(tmp_path)
+        )
         assert done.returncode == 0, done.stderr
     there = tmp_path / "quick" / "controller"  # so that it is not taken for what this process decides
     remote, own = (records(folder / "one-run" / "runs.jsonl") for folder in (there, quick))
@@ -216,7 +217,7 @@ def test_a_scenario_with_a_policy_of_ones_own_is_run_again_if_its_trace_or_its_p
 
 
 def test_the_knee_rule_tells_a_rate_for_each_k_and_draws_them(tmp_path: Path) -> None:
-    done = experiment("knee", "--quick", "--k", "1,2", "--seeds", "1", "--output", str(tmp_path))
+    done = experiment("knee", "--quick", "--k", "1,2", "--seeds", "1", "--jobs", "1", "--output", str(tmp_path))
     assert done.returncode == 0, done.stderr
     header, *rows, svg, png = done.stdout.splitlines()
     assert header.split() == ["k", "knee"]
@@ -256,7 +257,7 @@ def short(log: Path) -> dict[str, Done]:
     }
     log.with_name("table.csv").write_text("step,worker,seconds\n0,0,1.0\n")
     log.with_name("mine.toml").write_text(MINE.replace('"mlp"', '"mlpp"').replace("mine.csv", "table.csv"))
-    return run_all({name: Program((*EXPERIMENT[1:], *command)) for name, command in commands.items()})
+    return {name: experiment(*command) for name, command in commands.items()}
 
 
 def test_a_trace_is_made_of_a_training_log(short: dict[str, Done], log: Path) -> None:

@@ -11,8 +11,7 @@ from dbw_ps.model import load_model
 from dbw_ps.training_log import read
 from dbw_worker import datasets
 from dbw_worker.evaluation import accuracy
-from tests.forks import parameter_server, worker
-from tests.servers import controller, wait_until
+from tests.servers import controller, parameter_server, wait_until, worker
 
 WORKERS = 4
 TARGET = 0.2  # the mean loss of ten iterations that ends training

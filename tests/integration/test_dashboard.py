@@ -17,9 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dbw.v1.controller_pb2 import GetJobRequest
 from dbw_worker import datasets
-from tests.forks import parameter_server, worker
 from tests.prometheus import RULES, Prometheus, needs_prometheus, prometheus
-from tests.servers import controller, wait_until
+from tests.servers import controller, parameter_server, wait_until, worker
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "docker/grafana/dashboard.py"

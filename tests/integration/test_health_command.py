@@ -2,7 +2,6 @@
 
 import socket
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,12 +11,12 @@ from grpc_health.v1.health import HealthServicer
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
-from tests.servers import PATIENCE, controller
+from tests.programs import dbw
+from tests.servers import controller
 
 
 def health(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "dbw_runtime.cli", "health", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment or None)
+    return dbw("health", *arguments, **environment).run()
 
 
 def test_a_server_that_is_ready_is_healthy_and_so_is_its_metrics_endpoint() -> None:

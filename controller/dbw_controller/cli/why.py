@@ -37,7 +37,7 @@ def _why(controller: Controller, given: dict[str, Any]) -> int:
     if decision.HasField("unbounded_k"):
         console.print(f"The job's bounds changed it: the rule chose {decision.unbounded_k}.")
     for missing in decision.missing_inputs:
-        console.print(f"Not told by the parameter server: {missing_input(missing)}.")
+        console.print(f"Not reported by the parameter server: {missing_input(missing)}.")
     for name, text in (("squared_norm", "‖∇F‖²"), ("variance", "V(g)"), ("smoothness", "L"), ("loss", "F")):
         if estimates.HasField(name):
             console.print(f"{text} = {number(getattr(estimates, name))}")

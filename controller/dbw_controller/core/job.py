@@ -4,7 +4,6 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 """
 
 import math
-from collections.abc import Iterable
 from functools import cache
 from itertools import compress
 from typing import Self
@@ -29,7 +28,7 @@ from dbw_controller.core.job_state import (
     PastIteration,
     read_state,
 )
-from dbw_controller.core.policies import Choice, LearningPolicy, Memory, Observation, Policy
+from dbw_controller.core.policies import Choice, LearningPolicy, Memory, Observation, built_in_policies
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import (
     MAX_ITERATION,
@@ -367,9 +366,9 @@ def _inputs(loss: bool, learning_rate: bool, moments: bool, within_worker_varian
     return frozenset(compress(inputs, (loss, learning_rate, moments, within_worker_variance)))
 
 
-def warm_up(policies: Iterable[Policy]) -> None:
-    """Compile all kernels that these policies use now, rather than when the first decision waits for it."""
-    for policy in policies:
+def warm_up() -> None:
+    """Compile all kernels that our policies use now, rather than when the first decision waits for it."""
+    for policy in built_in_policies():
         job = Job(JobSpec(policy), Membership(2))
         for iteration in range(3):  # gains are known after two iterations, and durations of workers are a step behind
             moments = GradientMoments(mean_squared_norm=1.0, sum_squared_norms=4.0)

@@ -28,7 +28,7 @@ iteration. Options come from flags, then environment variables, then the TOML fi
 
 @dataclass(frozen=True)
 class ControllerOptions(ServerOptions):
-    """What a controller can be told."""
+    """Options of a controller."""
 
     listen: str = option("127.0.0.1:50051", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")

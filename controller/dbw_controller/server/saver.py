@@ -35,7 +35,7 @@ class Disk:
 
 
 class Saver:
-    """Keeps the snapshot of one job up to date. `snapshot` returns the state to write, None if there is no more."""
+    """Keeps the snapshot of one job up to date. `snapshot` returns its state, None if the job was deleted."""
 
     def __init__(self, name: str, disk: Disk, snapshot: Callable[[], Awaitable[bytes | None]]) -> None:
         self._name, self._disk, self._snapshot = name, disk, snapshot

@@ -15,7 +15,7 @@ from dbw.v1.iteration_pb2 import Membership as MembershipMessage
 from dbw_controller.contract import PIECE_BYTES
 from dbw_controller.core.errors import InvalidValueError, JobDiffersError, JobNotFoundError, LimitReachedError
 from dbw_controller.core.job import warm_up
-from dbw_controller.core.policies import Policy, built_in_policies
+from dbw_controller.core.policies import Policy
 from dbw_controller.core.reports import Report
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server import failures
@@ -62,7 +62,7 @@ class ControllerService:
         """Compile what needs compiling, and restore all jobs."""
         self._loop = asyncio.get_running_loop()
         log.info("compiling, which takes half a minute where it was never done before, and loading")
-        await asyncio.to_thread(warm_up, built_in_policies())
+        await asyncio.to_thread(warm_up)
         await asyncio.to_thread(self._jobs.load)
         gc.collect()
         gc.freeze()  # what is there now stays: collections need not look at it while somebody waits for a decision

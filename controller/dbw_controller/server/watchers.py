@@ -77,6 +77,6 @@ class Watchers:
             watcher.tell(responses[watcher.include_estimates])
 
     def end(self) -> None:
-        """Tell all of them that there is no more to come."""
+        """End all of them once they have seen what is queued."""
         for watcher in self._watchers:
             watcher.end()

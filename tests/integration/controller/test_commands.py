@@ -12,6 +12,7 @@ import pytest
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
+from tests import programs
 from tests.reports import create, train
 from tests.servers import PATIENCE, Controller
 
@@ -19,8 +20,7 @@ DBW = [sys.executable, "-m", "dbw_runtime.cli"]
 
 
 def dbw(server: Controller, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [*DBW, *arguments, "--controller", server.target]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    return programs.dbw(*arguments, "--controller", server.target).run()
 
 
 def test_no_jobs_are_said_to_be_none(server: Controller) -> None:
@@ -141,6 +141,6 @@ def test_what_goes_wrong_is_said_in_a_line(
 
 
 def test_a_controller_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    done = subprocess.run([*DBW, "jobs", "--controller", f"unix:{tmp_path}/none"], capture_output=True, text=True)
+    done = programs.dbw("jobs", "--controller", f"unix:{tmp_path}/none").run()
     assert done.returncode == 1
     assert "UNAVAILABLE" in done.stderr

@@ -52,6 +52,7 @@ def statuses(health: Any) -> list[str]:
 SLOW_START = """
 import asyncio, sys
 from prometheus_client import CollectorRegistry
+from dbw_controller.core.policies import Dbw
 from dbw_controller.server.app import ControllerOptions
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.service import ControllerService, Limits
@@ -66,7 +67,7 @@ options = ControllerOptions(
     listen="127.0.0.1:0", metrics_listen="127.0.0.1:0", log_format="json", reflection=False
 )
 begin_log("controller", options)
-run("controller", options, Service(Jobs(None, 10, 100), Limits()), CollectorRegistry())
+run("controller", options, Service(Jobs(None, 10, 100), Limits(), Dbw()), CollectorRegistry())
 """
 
 

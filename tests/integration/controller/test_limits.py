@@ -159,7 +159,7 @@ def test_a_message_that_makes_no_sense_is_refused(server: Controller, rpc: Any) 
     shape = f"{'stream' if rpc.client_streaming else 'unary'}_{'stream' if rpc.server_streaming else 'unary'}"
     with grpc.insecure_channel(server.target) as channel:
         call = getattr(channel, shape)(f"/dbw.v1.ControllerService/{rpc.name}")
-        with pytest.raises(grpc.RpcError, match=f"the request is no {rpc.input_type.full_name}") as caught:
+        with pytest.raises(grpc.RpcError, match=f"the request is not a {rpc.input_type.full_name}") as caught:
             list(call(iter([NO_MESSAGE]) if rpc.client_streaming else NO_MESSAGE, timeout=PATIENCE))
         code, reason, _, details = failure(caught.value)
         assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")

@@ -17,7 +17,7 @@ from dbw_controller.core.policies import DbwPlus
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server.app import ControllerOptions, main
 from dbw_runtime.configuration import variable
-from tests.programs import ADDRESSES, Program, controller_program, run_all
+from tests.programs import ADDRESSES, Program, controller_program, dbw
 from tests.reports import create, train
 from tests.servers import PATIENCE, controller
 
@@ -97,23 +97,21 @@ def test_a_wrong_value_is_refused_with_where_it_was_found_and_what_is_expected(
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """What programs say that end by themselves."""
     state = tmp_path_factory.mktemp("options") / "state"
-    cli, wide = ("-m", "dbw_runtime.cli"), {"COLUMNS": "200"}
     with socket.create_server(("127.0.0.1", 0)) as taken, controller("--state-dir", str(state)):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        return run_all(
-            {
-                "wrong value": controller_program("--max-jobs", "many"),
-                "port taken": controller_program("--listen", address),
-                "metrics port taken": controller_program("--metrics-listen", address),
-                "state folder taken": controller_program("--state-dir", str(state)),
-                "state folder is a file": controller_program("--state-dir", __file__),
-                "dbw": Program(cli),
-                "dbw --help": Program((*cli, "--help")),
-                "dbw nonsense": Program((*cli, "nonsense")),
-                "dbw controller --help": Program((*cli, "controller", "--help"), wide),
-                "python -m dbw_controller --help": Program(("-m", "dbw_controller", "--help"), wide),
-            }
-        )
+        programs = {
+            "wrong value": controller_program("--max-jobs", "many"),
+            "port taken": controller_program("--listen", address),
+            "metrics port taken": controller_program("--metrics-listen", address),
+            "state folder taken": controller_program("--state-dir", str(state)),
+            "state folder is a file": controller_program("--state-dir", __file__),
+            "dbw": dbw(),
+            "dbw --help": dbw("--help"),
+            "dbw nonsense": dbw("nonsense"),
+            "dbw controller --help": dbw("controller", "--help", COLUMNS="200"),
+            "python -m dbw_controller --help": Program("dbw_controller", ("--help",), {"COLUMNS": "200"}),
+        }
+        return {name: program.run() for name, program in programs.items()}
 
 
 def test_a_program_with_a_wrong_value_ends_with_2(runs: Runs) -> None:

@@ -14,7 +14,7 @@ from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Membership
 from dbw_runtime.channel import Connection
-from tests.programs import controller_program, run_all
+from tests.programs import controller_program
 from tests.reports import create, failure, summary
 from tests.servers import PATIENCE, Controller, controller, wait_until
 
@@ -405,7 +405,8 @@ def test_a_controller_that_would_be_unsafe_or_unusable_does_not_start(good: File
         ),
         f"the token file cannot be used: line 1 of {wrong}": ("--token-file", str(wrong)),
     }
-    for text, done in run_all({text: controller_program(*flags) for text, flags in cases.items()}).items():
+    for text, flags in cases.items():
+        done = controller_program(*flags).run()
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines()[-1].startswith(f"dbw controller: error: {text}")
         assert "Traceback" not in done.stderr

@@ -14,9 +14,8 @@ from dbw_ps import messages, pieces
 from dbw_ps.model import FlatModel
 from dbw_ps.tensors import bytes_of
 from tests import models
-from tests.forks import parameter_server
 from tests.reports import failure
-from tests.servers import PATIENCE, ParameterServer, wait_until
+from tests.servers import PATIENCE, ParameterServer, parameter_server, wait_until
 from tests.workers import Rogue, Worker, gradient, is_close, trained, working
 
 SYNC = ("--model", "tests.models:tiny", "--policy", "sync", "--accumulate", "float64")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dbw.v1 import parameter_server_pb2 as pb
-from tests.forks import parameter_server
+from tests.servers import parameter_server
 from tests.workers import Rogue, gradient, is_close, newest, trained, working
 
 SYNC = ("--model", "tests.models:tiny", "--policy", "sync", "--accumulate", "float64")

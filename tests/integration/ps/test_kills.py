@@ -11,8 +11,7 @@ import pytest
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import training_log
 from tests import servers
-from tests.forks import parameter_server
-from tests.servers import ParameterServer, controller, wait_until
+from tests.servers import ParameterServer, controller, parameter_server, wait_until
 from tests.workers import (
     STOPS,
     TINY,

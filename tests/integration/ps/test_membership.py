@@ -13,9 +13,8 @@ from torch import Tensor
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import training_log
 from dbw_runtime.channel import Connection
-from tests.forks import parameter_server
 from tests.reports import failure
-from tests.servers import PATIENCE, ParameterServer, wait_until
+from tests.servers import PATIENCE, ParameterServer, parameter_server, wait_until
 from tests.workers import (
     TINY,
     Pace,

@@ -17,8 +17,7 @@ from dbw_ps.model import FlatModel
 from dbw_ps.training_log import read
 from dbw_runtime.channel import Connection
 from tests import models
-from tests.forks import parameter_server
-from tests.servers import PATIENCE, controller
+from tests.servers import PATIENCE, controller, parameter_server
 from tests.workers import gradient, working
 
 ITERATIONS = 50

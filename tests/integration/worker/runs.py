@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tests.forks import TINY_WORK, parameter_server, worker
+from tests.servers import TINY_WORK, parameter_server, worker
 from tests.workers import TINY, newest
 
 ITERATIONS = 30

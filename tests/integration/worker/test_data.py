@@ -22,7 +22,7 @@ from dbw_ps.vision import vision
 from dbw_runtime.cli import main
 from dbw_worker import datasets, sources
 from dbw_worker.datasets import SPECS, file_of, load, read
-from tests.programs import Program
+from tests.programs import dbw
 
 NOWHERE = "http://127.0.0.1:9"  # a proxy that is none keeps torchvision from its mirrors
 NO_MIRRORS = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), NOWHERE) | {"no_proxy": ""}
@@ -34,7 +34,7 @@ LABELS = {
 
 
 def _data(*arguments: str, **environment: str) -> Any:
-    return Program(("-m", "dbw_runtime.cli", "data", *arguments), environment).run()
+    return dbw("data", *arguments, **environment).run()
 
 
 class Downloads:

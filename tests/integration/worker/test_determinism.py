@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 
-from tests.forks import TINY_WORK, parameter_server, worker
 from tests.integration.worker.runs import server_flags, trained
-from tests.servers import wait_until
+from tests.servers import TINY_WORK, parameter_server, wait_until, worker
 from tests.workers import newest
 
 # A loss that stands still at its tenth gradient until a test opens the gate.

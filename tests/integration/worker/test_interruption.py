@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import ForkedParameterServer, ForkedWorker, parameter_server, worker
 from tests.integration.worker.gated import computed, open_gate, wait_for_heartbeats, work_of, write_model
-from tests.servers import ParameterServer, wait_until
+from tests.servers import ParameterServer, Worker, parameter_server, wait_until, worker
 from tests.workers import Pace, working
 
 FORWARD, BACKWARD = [f"forward {i}" for i in range(4)], [f"backward {i}" for i in (3, 2, 1, 0)]
@@ -17,7 +16,7 @@ SERVER = ("--policy", "static:1", "--min-workers", "2", "--worker-timeout", "2")
 
 
 @contextmanager
-def standing_still(folder: Path, stop: str, *flags: str) -> Iterator[tuple[ForkedParameterServer, ForkedWorker, Pace]]:
+def standing_still(folder: Path, stop: str, *flags: str) -> Iterator[tuple[ParameterServer, Worker, Pace]]:
     """A worker that stands still in its first gradient, beside a fast one that has sent nothing yet."""
     model, pace = write_model(folder, stop, FORWARD[0]), Pace(0)
     with (

@@ -1,15 +1,13 @@
 """A worker that is told to stop leaves at once, whatever it does, so that nobody waits for it."""
 
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests import servers
-from tests.forks import TINY_WORK, parameter_server, worker
 from tests.integration.worker.gated import computed, open_gate, work_of, write_model
-from tests.servers import wait_until
+from tests.servers import TINY_WORK, parameter_server, wait_until, worker
 
 MODES = ["push-wait", "push-interrupt", "pull"]
 
@@ -79,9 +77,7 @@ class Program(servers.Worker):
     """`dbw worker` itself."""
 
     module = "dbw_runtime.cli"
-
-    def _start(self, arguments: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
-        return super()._start(["worker", *arguments], environment)
+    usual_flags = ("worker", *servers.Worker.usual_flags)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

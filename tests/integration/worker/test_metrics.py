@@ -1,14 +1,12 @@
 """What Prometheus gets to see of a worker, and where."""
 
 import socket
-import subprocess
 from contextlib import suppress
 
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from tests import servers
-from tests.forks import TINY_WORK, ForkedWorker, parameter_server, worker
-from tests.servers import wait_until
+from tests.servers import TINY_WORK, Worker, parameter_server, wait_until, worker
 from tests.workers import Pace, working
 
 
@@ -37,12 +35,10 @@ def test_a_worker_counts_what_it_does_and_how_long_that_takes() -> None:
     assert all(family.documentation for family in found.values())
 
 
-class WithItsOwnPort(ForkedWorker):
+class WithItsOwnPort(Worker):
     """A worker that is told no port for metrics."""
 
-    def _start(self, arguments: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
-        at = arguments.index("--metrics-listen")
-        return super()._start(arguments[:at] + arguments[at + 2 :], environment)
+    usual_flags = ("--log-format", "json")
 
 
 def test_without_a_port_of_its_own_a_worker_takes_a_free_one() -> None:

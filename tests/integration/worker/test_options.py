@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import TINY_WORK, ForkedWorker, worker
-from tests.programs import Program, run_all
+from tests.programs import Program
+from tests.servers import TINY_WORK, Worker, worker
 
 USER_CODE = """
 from torch import nn
@@ -65,7 +65,7 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ForkedWorker]:
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Worker]:
     """Workers with each of these flags, side by side."""
     code = tmp_path_factory.mktemp("options") / "code.py"
     code.write_text(USER_CODE)
@@ -87,7 +87,7 @@ def batched(names: Iterable[str], size: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("flags", WRONG)
-def test_a_wrong_value_is_refused_with_what_is_expected(flags: str, ended: dict[str, ForkedWorker]) -> None:
+def test_a_wrong_value_is_refused_with_what_is_expected(flags: str, ended: dict[str, Worker]) -> None:
     one = ended[flags]
     assert one.process.poll() == 2
     assert one.other_output[-1].startswith("dbw worker: error: ")
@@ -101,11 +101,11 @@ def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: P
     config.write_text('[worker]\nmodel = "tests.models:tiny"\nbatch_size = 8\nseed = 3\nid = "file"\n[ps]\n')
     variables = {"DBW_WORKER_SEED": "30", "DBW_WORKER_ID": "variable", "DBW_WORKER_DATASET": "mnist"}
     flags = ("--config", str(config), "--id", "flag", "--data-dir", str(tmp_path), "--log-format", "json")
-    programs = {
-        "module": Program(("-m", "dbw_worker", *flags), variables),
-        "command": Program(("-m", "dbw_runtime.cli", "worker", *flags), variables),
-    }
-    for done in run_all(programs).values():
+    programs = [
+        Program("dbw_worker", flags, variables),
+        Program("dbw_runtime.cli", ("worker", *flags), variables),
+    ]
+    for done in [program.run() for program in programs]:
         assert done.returncode == 1
         for text in ('"model": "tests.models:tiny"', '"batch_size": 8', '"seed": 30', '"id": "flag"', '"parts": 1'):
             assert text in done.stderr.splitlines()[0]

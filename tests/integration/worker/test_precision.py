@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dbw_ps.training_log import read
-from tests.forks import TINY_WORK, parameter_server, worker
+from tests.servers import TINY_WORK, parameter_server, worker
 
 # A loss that writes down what it is computed with.
 LOSS = """

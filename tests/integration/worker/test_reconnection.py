@@ -12,9 +12,8 @@ from dbw_ps.client import LinkError, Parameters
 from dbw_ps.client import ParameterServer as Link
 from dbw_ps.training_log import read
 from dbw_runtime.channel import Connection
-from tests.forks import TINY_WORK, parameter_server, worker
 from tests.integration.worker.gated import computed, open_gate, wait_for_heartbeats, work_of, write_model
-from tests.servers import PATIENCE, ParameterServer, wait_until
+from tests.servers import PATIENCE, TINY_WORK, ParameterServer, parameter_server, wait_until, worker
 from tests.workers import Pace, working
 
 TINY = ("--model", "tests.models:tiny", "--policy", "sync")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import trustme
 
-from tests.forks import TINY_WORK, ForkedParameterServer, parameter_server, worker
+from tests.servers import TINY_WORK, ParameterServer, parameter_server, worker
 
 
 class Files(NamedTuple):
@@ -38,13 +38,13 @@ def flags(files: Files, *more: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def server(files: Files) -> Iterator[ForkedParameterServer]:
+def server(files: Files) -> Iterator[ParameterServer]:
     """One that wants tokens."""
     with parameter_server(*flags(files, "--token-file", str(files.folder / "tokens"))) as running:
         yield running
 
 
-def test_a_worker_with_a_token_trains_over_tls(server: ForkedParameterServer, files: Files) -> None:
+def test_a_worker_with_a_token_trains_over_tls(server: ParameterServer, files: Files) -> None:
     how = ("--tls-ca", str(files.ca), "--token-file", str(files.token))
     with worker(server.target, "one", *TINY_WORK, *how) as one:
         assert [server.wait(), one.wait()] == [0, 0]
@@ -70,7 +70,7 @@ def test_a_worker_with_a_certificate_trains_over_mtls(files: Files) -> None:
     ],
 )
 def test_a_worker_that_is_not_let_in_ends_and_says_why(
-    how: str, text: str, server: ForkedParameterServer, files: Files
+    how: str, text: str, server: ParameterServer, files: Files
 ) -> None:
     with worker(server.target, "stranger", *TINY_WORK, *how.format(files.folder).split()) as stranger:
         assert stranger.wait() == 1

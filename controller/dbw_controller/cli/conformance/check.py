@@ -62,7 +62,7 @@ def require(condition: object, problem: str) -> None:
 
 
 def expect_k(decision: Any, live_workers: int) -> None:  # noqa: ANN401
-    """Require a decision that a parameter server with so many workers can follow."""
+    """Require a decision that a parameter server with this many workers can follow."""
     expect("live_workers of the decision", decision.live_workers, live_workers)
     require(
         1 <= decision.k <= max(live_workers, 1), f"k is {decision.k}; expected 1 to {live_workers}, the live workers"

@@ -112,7 +112,7 @@ def list_jobs(subject: Subject) -> None:
 
 @check
 def delete_job(subject: Subject) -> None:
-    """DeleteJob deletes: afterwards there is no such job, and the name begins anew."""
+    """DeleteJob deletes: afterwards there is no such job, and its name can be used again."""
     training = subject.training(3)
     subject.rpc.DeleteJob(pb.DeleteJobRequest(job=training.name))
     expect_refusal("GetJob of a deleted job", "JOB_NOT_FOUND", training.job)

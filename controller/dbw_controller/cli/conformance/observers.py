@@ -59,7 +59,7 @@ def export_state(subject: Subject) -> None:
 
 @check
 def import_state(subject: Subject) -> None:
-    """ImportJobState gives a job what another has learnt, and decides anew for the iteration that the job is at."""
+    """ImportJobState gives a job what another has learnt, and decides again for the iteration that the job is at."""
     teacher, pupil = subject.training(8), subject.training(2)
     pieces = exported(subject, teacher)
     job = subject.rpc.ImportJobState(imported(pieces, pupil)).job

@@ -17,7 +17,7 @@ from dbw_controller.cli.command import Controller
 
 WORKERS = 4
 TIMES = (1.0, 1.1, 1.2, 3.0)
-# A controller's default may be any policy; jobs with this one decide the same where they were told the same.
+# A controller's default may be any policy; jobs with this one decide the same after the same reports.
 DBW = JobSpec(policy=Policy(dbw=DbwPolicy()))
 
 
@@ -56,7 +56,7 @@ class Training:
         return self.decision
 
     def train(self, iterations: int, **fields: Any) -> list[Decision]:  # noqa: ANN401
-        """Go through so many iterations, from where the job is."""
+        """Go through this many iterations, from where the job is."""
         begin = self.decision.iteration
         return [self.end(iteration, **fields) for iteration in range(begin, begin + iterations)]
 
@@ -87,7 +87,7 @@ class Subject:
         return response
 
     def training(self, iterations: int = 0, spec: JobSpec = DBW) -> Training:
-        """A job of its own that has gone through so many iterations."""
+        """A job of its own that has gone through this many iterations."""
         name = self.name()
         training = Training(self.rpc, name, self.create(name, spec=spec, iteration=0))
         training.train(iterations)

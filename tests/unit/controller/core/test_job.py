@@ -34,7 +34,6 @@ from dbw_controller.core.policies import (
     Observation,
     Static,
     Sync,
-    built_in_policies,
 )
 from dbw_controller.core.policies.dbw_plus import fill_progress
 from dbw_controller.core.policies.greedy import best_rate
@@ -135,7 +134,7 @@ def test_late_arrivals_are_counted() -> None:
 @pytest.mark.skipif(not COMPILED, reason="numba is not installed: there is nothing to compile")
 @pytest.mark.parametrize("policy", [Dbw(), BlindDbw(), DbwPlus()])
 def test_all_that_decisions_need_can_be_compiled_ahead(policy: Any) -> None:
-    warm_up(built_in_policies())
+    warm_up()
     kernels: list[Any] = [first_wrong, fill_gains, fill_progress, best_rate, arrive, guess, replay]
     compiled_for = [len(kernel.signatures) for kernel in kernels]
     assert min(compiled_for) >= 1

@@ -1,0 +1,29 @@
+"""All that programs import or compile before they begin, for the process that tests fork theirs from."""
+
+import gc
+from importlib import import_module
+
+from dbw_controller.core import job
+from dbw_ps import norms
+
+MODULES = (
+    "dbw_controller.cli.conformance",
+    "dbw_controller.cli.doctor",
+    "dbw_controller.cli.jobs",
+    "dbw_controller.cli.watch",
+    "dbw_controller.cli.why",
+    "dbw_controller.server.app",
+    "dbw_experiments.laboratory.app",
+    "dbw_ps.app",
+    "dbw_worker.app",
+    "dbw_worker.data_command",
+    "sklearn.datasets",
+    "tests.workers",
+    "torch._dynamo",  # every optimiser imports it
+)
+
+for name in MODULES:
+    import_module(name)
+job.warm_up()
+norms.warm_up()
+gc.freeze()  # collections in forks need not look at all this

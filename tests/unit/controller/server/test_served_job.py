@@ -1,0 +1,135 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, StateDamagedError
+from dbw_controller.core.estimators.durations import Solver
+from dbw_controller.core.reports import Membership
+from dbw_controller.server.saver import Disk
+from dbw_controller.server.served_job import ServedJob
+from tests.jobs import full_report
+from tests.unit.controller.server.jobs import Clock, Store, served_job
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    yield store
+    store.close()
+
+
+def test_only_the_newest_session_may_change_a_job() -> None:
+    served = served_job()
+    first, second = served.begin_session(), served.begin_session()
+    served.require_session(second)
+    with pytest.raises(SessionReplacedError):
+        served.apply_report(first, full_report(0), 0.0)
+    with pytest.raises(SessionNotFoundError):
+        served.require_session("of a controller that has restarted")
+    assert served.job.learnt_iterations == 0
+
+
+def test_a_report_leads_to_a_new_decision_once() -> None:
+    served = served_job()
+    session = served.begin_session()
+    first = served.apply_report(session, full_report(0), 0.0)
+    again = served.apply_report(session, full_report(0), 0.0)
+    assert (first.is_new, again.is_new) == (True, False)
+    assert again.decision == first.decision == served.decision
+    assert first.before.iteration == 0
+
+
+def test_what_was_applied_is_counted_and_kept_for_a_diagnosis_until_another_parameter_server_attaches() -> None:
+    served = served_job()
+    session = served.begin_session()
+    for _ in range(2):  # the second one repeats the first
+        served.record(full_report(0), served.apply_report(session, full_report(0), 0.0), by_worker=True)
+    assert served.statistics.iterations == 1
+    assert served.statistics.worker_arrivals == {0: 2, 1: 2, 2: 2, 3: 2}
+    assert served.recent.diagnose(served.job.spec.sync_mode).iterations == 1
+    served.attach(Membership(4), 0)
+    assert len(served.recent) == 0
+
+
+def test_a_job_does_one_thing_at_a_time_and_is_free_afterwards() -> None:
+    async def claims() -> None:
+        served, go_on, order = served_job(), threading.Event(), list[str]()
+
+        def slow() -> None:
+            go_on.wait()
+            order.append("slow")
+
+        first = asyncio.ensure_future(served.run(slow, in_thread=True))
+        await asyncio.sleep(0)  # let it begin
+        await asyncio.sleep(0)
+        assert not served.is_free
+        second = asyncio.ensure_future(served.run(lambda: order.append("next")))
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, second)
+        assert order == ["slow", "next"]
+        assert served.is_free
+
+    asyncio.run(claims())
+
+
+def test_what_follows_a_change_is_done_even_if_the_caller_has_gone_away() -> None:
+    async def claims() -> None:
+        served, go_on, followed = served_job(), threading.Event(), asyncio.Event()
+        caller = asyncio.ensure_future(served.run(go_on.wait, then=lambda _: followed.set(), in_thread=True))
+        await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        go_on.set()
+        await followed.wait()
+
+    asyncio.run(claims())
+
+
+def test_a_deleted_job_takes_no_report_and_ends_its_watchers() -> None:
+    async def claims() -> None:
+        served = served_job()
+        session, watcher = served.begin_session(), served.watchers.add(include_estimates=False)
+        await served.delete()
+        assert await watcher.next() is None
+        with pytest.raises(JobNotFoundError):
+            served.apply_report(session, full_report(0), 0.0)
+
+    asyncio.run(claims())
+
+
+def test_a_job_whose_snapshot_cannot_be_deleted_goes_on(store: Store) -> None:
+    async def claims() -> None:
+        served = served_job(Disk(store, 10))
+        session = served.begin_session()
+        store.fails = True
+        with pytest.raises(OSError, match="the disk is full"):
+            await served.delete()
+        assert served.apply_report(session, full_report(0), 0.0).is_new
+
+    asyncio.run(claims())
+
+
+def test_a_snapshot_is_not_written_once_its_job_is_being_deleted(store: Store) -> None:
+    async def claims() -> None:
+        served = served_job(Disk(store, 10, Clock(1.0)))
+        served.changed(10)
+        await served.delete()
+        await served.saver.save()
+        assert (store.written, list(store.names())) == ([], [])
+
+    asyncio.run(claims())
+
+
+def test_a_job_comes_back_from_its_snapshot_under_its_own_name_only() -> None:
+    served, disk = served_job(), Disk(None, 10)
+    served.apply_report(served.begin_session(), full_report(0), 0.0)
+    back = ServedJob.restore("resnet", served.snapshot(), Solver.EXACT, disk)
+    assert (back.name, back.owner, back.created, back.updated) == ("resnet", "alice", 1.0, 2.0)
+    assert back.snapshot() == served.snapshot()
+    with pytest.raises(StateDamagedError):
+        ServedJob.restore("vgg", served.snapshot(), Solver.EXACT, disk)

@@ -1,0 +1,181 @@
+"""The gate and the calls behind it, on a real server of a small service: gRPC's own health service."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+from dbw_runtime.failure import StatusError, invalid_value, reason_of
+from dbw_runtime.rpc import Call, Gate, handlers
+from dbw_runtime.security import Authenticator
+
+SERVICE: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
+UNAVAILABLE, NOT_READY = grpc.StatusCode.UNAVAILABLE, "NOT_READY"
+SERVING = HealthCheckResponse(status=HealthCheckResponse.SERVING)
+
+
+class Service:
+    """Answers when it is allowed to."""
+
+    def __init__(self) -> None:
+        self.answers, self.asked = asyncio.Event(), asyncio.Event()
+        self.error: Exception | None = None
+
+    async def check(self, request: HealthCheckRequest, call: Call) -> HealthCheckResponse:  # noqa: ARG002
+        self.asked.set()
+        await self.answers.wait()
+        if self.error is not None:
+            raise self.error
+        return SERVING
+
+    async def list(self, request: Any, call: Call) -> None:
+        raise NotImplementedError
+
+    async def watch(self, request: HealthCheckRequest, call: Call) -> None:  # noqa: ARG002
+        await call.write(SERVING)
+        await call.wait(self.answers.wait())
+
+
+def translate(error: Exception) -> StatusError | None:
+    return invalid_value("service", str(error)) if isinstance(error, LookupError) else None
+
+
+class World:
+    """A service behind a gate, and a client of it."""
+
+    def __init__(self, channel: grpc.aio.Channel, max_calls: int) -> None:
+        self.refusals: Counter[str] = Counter()
+        self.gate = Gate(
+            Authenticator(None, certificates=False), max_calls, lambda reason: self.refusals.update([reason])
+        )
+        self.service = Service()
+        encode, decode = HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
+        self.check = channel.unary_unary("/grpc.health.v1.Health/Check", encode, decode)
+        self.check_bytes: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        self.watch = channel.unary_stream("/grpc.health.v1.Health/Watch", encode, decode)
+
+
+def serve(claims: Callable[[World], Awaitable[None]], is_open: bool = True, max_calls: int = 10) -> None:
+    async def run() -> None:
+        server = grpc.aio.server()
+        port = server.add_insecure_port("127.0.0.1:0")
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            world = World(channel, max_calls)
+            world.gate.is_open = is_open
+            server.add_generic_rpc_handlers([handlers(SERVICE, world.service, world.gate, translate)])
+            await server.start()
+            await claims(world)
+            await server.stop(None)
+
+    asyncio.run(run())
+
+
+async def failure(call: Awaitable[object]) -> tuple[grpc.StatusCode, str | None]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), reason_of(caught.value)
+
+
+def test_calls_are_refused_until_the_gate_opens_and_when_it_has_closed() -> None:
+    async def claims(world: World) -> None:
+        assert await failure(world.check(HealthCheckRequest())) == (UNAVAILABLE, NOT_READY)
+        world.gate.is_open = True
+        world.service.answers.set()
+        assert await world.check(HealthCheckRequest()) == SERVING
+        await world.gate.drain(0.0)
+        assert await failure(world.check(HealthCheckRequest())) == (UNAVAILABLE, NOT_READY)
+        assert await failure(world.watch(HealthCheckRequest()).read()) == (UNAVAILABLE, NOT_READY)
+        assert world.refusals == {NOT_READY: 3}
+
+    serve(claims, is_open=False)
+
+
+def test_a_call_that_is_being_served_may_finish() -> None:
+    async def claims(world: World) -> None:
+        call = world.check(HealthCheckRequest())
+        await world.service.asked.wait()
+        draining = asyncio.ensure_future(world.gate.drain(86_400))
+        assert await failure(world.check(HealthCheckRequest())) == (UNAVAILABLE, NOT_READY)
+        assert not draining.done()
+        world.service.answers.set()
+        assert await call == SERVING
+        await draining
+
+    serve(claims)
+
+
+def test_a_call_that_takes_too_long_is_cut_off_and_knows_why() -> None:
+    async def claims(world: World) -> None:
+        call = world.check(HealthCheckRequest())
+        await world.service.asked.wait()
+        await world.gate.drain(0.0)
+        assert await failure(call) == (UNAVAILABLE, NOT_READY)
+        assert (world.gate.calls, world.gate.tasks) == (set(), set())
+
+    serve(claims)
+
+
+def test_a_stream_that_waits_ends_at_once() -> None:
+    async def claims(world: World) -> None:
+        call = world.watch(HealthCheckRequest())
+        assert await call.read() == SERVING
+        await world.gate.drain(86_400)
+        assert await failure(call.read()) == (UNAVAILABLE, NOT_READY)
+
+    serve(claims)
+
+
+def test_there_are_not_more_calls_than_allowed() -> None:
+    async def claims(world: World) -> None:
+        first = world.check(HealthCheckRequest())
+        await world.service.asked.wait()
+        refused = failure(world.check(HealthCheckRequest()))
+        assert await refused == (grpc.StatusCode.RESOURCE_EXHAUSTED, "LIMIT_REACHED")
+        world.service.answers.set()
+        assert await first == SERVING
+        assert await world.check(HealthCheckRequest()) == SERVING
+
+    serve(claims, max_calls=1)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (LookupError("unknown"), grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE"),
+        (invalid_value("service", "unknown"), grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE"),
+        (ZeroDivisionError(), grpc.StatusCode.INTERNAL, "BUG"),
+    ],
+    ids=["of the service", "a status", "a bug"],
+)
+def test_an_error_becomes_the_status_that_it_means(error: Exception, code: grpc.StatusCode, reason: str) -> None:
+    async def claims(world: World) -> None:
+        world.service.error = error
+        world.service.answers.set()
+        assert await failure(world.check(HealthCheckRequest())) == (code, reason)
+
+    serve(claims)
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    async def claims(world: World) -> None:
+        assert await failure(world.check_bytes(b"\xff")) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")
+
+    serve(claims)
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
+    async def claims(world: World) -> None:
+        call = world.check(HealthCheckRequest())
+        await world.service.asked.wait()
+        (task,) = world.gate.tasks
+        call.cancel()
+        await asyncio.wait([task])
+        assert (world.gate.calls, world.gate.tasks) == (set(), set())
+        assert world.refusals == {}
+
+    serve(claims)
