@@ -92,10 +92,8 @@ def newest_checkpoint(options: PsOptions, folder: CheckpointFolder) -> dict[str,
     if found is None:
         return {}
     if not options.resume:
-        raise UsageError(
-            f"{options.checkpoint_dir} has checkpoints of an earlier training: "
-            "go on from them with --resume, or give another folder"
-        )
+        advice = "go on from them with --resume, or give another folder"
+        raise UsageError(f"{options.checkpoint_dir} has checkpoints of an earlier training: {advice}")
     log.info("going on from the checkpoint of iteration %d", found[0], extra={"job": options.job})
     return found[1]
 

@@ -52,7 +52,10 @@ class CheckpointFolder:
                     aside = set_aside(other, "abandoned")
                     log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
         for _, old in self._all()[self._keep :]:
-            _remove(old)
+            try:
+                old.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s cannot be deleted: %s", old, error)
         return path
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
@@ -167,10 +170,9 @@ def _read(path: Path) -> dict[str, Any]:
         try:
             content: dict[str, Any] = torch.load(_at(file, 0), map_location="cpu", weights_only=True)
         except Exception as error:
-            raise FolderError(
-                f"{path} is undamaged, but torch {torch.__version__} cannot load it: {error}; provide what is missing, "
-                "or move it away to go on from an older one"
-            ) from error
+            problem = f"is undamaged, but torch {torch.__version__} cannot load it: {error}"
+            advice = "provide what is missing, or move it away to go on from an older one"
+            raise FolderError(f"{path} {problem}; {advice}") from error
     version = content.pop("format_version")
     if version != FORMAT_VERSION:
         raise _UnusableError("newer", f"it has the format {version}, and this program knows {FORMAT_VERSION}")
@@ -190,10 +192,3 @@ def _digest(file: IO[bytes], size: int) -> bytes:
 def _at(file: IO[bytes], position: int) -> IO[bytes]:
     file.seek(position)
     return file
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        log.warning("%s cannot be deleted: %s", path, error)

@@ -226,11 +226,9 @@ class Optimiser:
         if missing := [key for key in ("names", "optimizer", "schedule", "steps", "measured") if key not in state]:
             raise ValueError(f"this is no state of an optimiser: it has no {', '.join(missing)}")
         for option, name in self._names().items():
-            if state["names"][option] != name:
-                raise ValueError(
-                    f"the state has the {option} {state['names'][option]}, but {name} is given; give the same one, "
-                    "or begin without the state"
-                )
+            if (found := state["names"][option]) != name:
+                advice = "give the same one, or begin without the state"
+                raise ValueError(f"the state has the {option} {found}, but {name} is given; {advice}")
         given, own = state["optimizer"]["param_groups"][0]["params"], self._optimizer.param_groups[0]["params"]
         if len(given) != len(own):
             raise ValueError(f"the state is of a model with {len(given)} parameters, but this one has {len(own)}")

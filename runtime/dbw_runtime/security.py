@@ -27,9 +27,8 @@ def is_local(address: str) -> bool:
 def require_protection(address: str, encrypted: bool, insecure: bool) -> None:
     """Refuse to serve other machines without encryption, unless `insecure` allows it."""
     if not (is_local(address) or encrypted or insecure):
-        raise UsageError(
-            f"other machines can reach {address}: give --tls-cert and --tls-key, or --insecure if the network is safe"
-        )
+        advice = "give --tls-cert and --tls-key, or --insecure if the network is safe"
+        raise UsageError(f"other machines can reach {address}: {advice}")
 
 
 def server_credentials(cert: Path | None, key: Path | None, client_ca: Path | None) -> grpc.ServerCredentials | None:

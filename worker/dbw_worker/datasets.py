@@ -142,7 +142,8 @@ def file_of(name: str, folder: Path) -> Path:
 
 def read(name: str, folder: Path) -> Arrays:
     """Read a data set that is there. What a disk has damaged is noticed, what somebody has forged only by `check`."""
-    path, again = file_of(name, folder), f"`dbw data get {name}{_flag(folder)}`"
+    flag = "" if folder == default_folder() else f" --dir {folder}"
+    path, again = file_of(name, folder), f"`dbw data get {name}{flag}`"
     try:
         with path.open("rb") as file:
             return _unpacked(name, file)
@@ -239,7 +240,3 @@ def _spec(name: str) -> Spec:
     if name not in SPECS:
         raise ValueError(f"there is no data set {name!r}; there are {', '.join(NAMES)}")
     return SPECS[name]
-
-
-def _flag(folder: Path) -> str:
-    return "" if folder == default_folder() else f" --dir {folder}"
