@@ -144,8 +144,10 @@ async def serving(
         gate.is_open = True
         health.set_serving(True)
         log.info("ready")
-    ending = asyncio.ensure_future(_until_done(service, stopped))
-    await asyncio.wait([ending])
+    done, stopping = asyncio.ensure_future(service.done()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
+    failure = done.exception() if done.done() else None
+    done.cancel()
 
     log.info("draining")
     health.set_serving(False)
@@ -153,11 +155,11 @@ async def serving(
     await service.finish()
     metrics.shutdown()
     log.info("stopped")
-    if ending.exception() is None:
+    if failure is None:
         close_files()
         _end_process()
     await server.stop(None)
-    ending.result()
+    raise failure
 
 
 def _end_process() -> NoReturn:
@@ -169,16 +171,6 @@ def _end_process() -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)
-
-
-async def _until_done(service: Service, stopped: asyncio.Event) -> None:
-    """Return when somebody stops the server, or the service has nothing more to do."""
-    done, stopping = asyncio.ensure_future(service.done()), asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if done.done():
-        done.result()
-    done.cancel()
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
