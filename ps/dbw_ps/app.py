@@ -5,38 +5,31 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any
 
 import torch
 
-from dbw_controller.core.spec import SyncMode
 from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointWriter
 from dbw_ps.checkpointing import Checkpointing
 from dbw_ps.collector import GradientCollector, NoUsableGradientsError
-from dbw_ps.decider import Decider
-from dbw_ps.decisions import spec_message_of, spec_of
-from dbw_ps.embedded import EmbeddedDecider
 from dbw_ps.intake import Intake
 from dbw_ps.members import Members
-from dbw_ps.messages import TYPE_NUMBERS
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import load_flat_model
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
-from dbw_ps.progress import Goal, Progress, TrainingState
+from dbw_ps.progress import Progress, TrainingState
 from dbw_ps.publisher import Publisher
-from dbw_ps.remote import RemoteDecider
 from dbw_ps.rounds import Rounds
-from dbw_ps.service import ParameterServerService, Terms
-from dbw_ps.trainer import Plan, Trainer
+from dbw_ps.service import ParameterServerService
+from dbw_ps.trainer import Trainer
 from dbw_ps.training_log import TrainingLog
 from dbw_runtime.configuration import UsageError, run_program
 from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
-from dbw_runtime.server import run
+from dbw_runtime.server import run, serving
 
 log = logging.getLogger(__name__)
 DESCRIPTION = """Serve a parameter server: it gives parameters to workers, averages the first k gradients that come back
@@ -56,7 +49,7 @@ def serve(options: PsOptions) -> None:
     torch.manual_seed(options.seed)
     with ExitStack() as resources:
         service, metrics = assemble(options, resources)
-        run("ps", options, service, metrics.registry, close_files=resources.close)
+        run(serving("ps", options, service, metrics.registry, close_files=resources.close))
 
 
 def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerService, Metrics]:
@@ -87,21 +80,10 @@ def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerS
         before = training_log.sync if training_log is not None else lambda: None
         writer = CheckpointWriter(folder, *every, state.progress.iteration, before=before)
         checkpoints = Checkpointing(options.job, writer, state, members, compute, checkpoint.get("job_state"))
-    goal = Goal(options.iterations, options.target_loss, options.max_seconds)
-    plan = Plan(options.job, goal, options.min_workers, partial(make_decider, options))
-    trainer = Trainer(plan, state, collector, publisher, compute, metrics, checkpoints, training_log)
+    trainer = Trainer(options, state, collector, publisher, compute, metrics, checkpoints, training_log)
     metrics.observe(trainer.status, writer)
-    patience = 2 * options.worker_timeout  # a worker of which nothing at all comes times out before
-    intake = Intake(options.job, model.layout, collector, metrics, options.staged_gradients, patience)
-    terms = Terms(
-        options.job,
-        model.layout,
-        SyncMode(options.sync_mode),
-        TYPE_NUMBERS[getattr(torch, options.gradient_type)],
-        options.worker_timeout,
-        options.linger_seconds,
-    )
-    return ParameterServerService(terms, trainer, members, intake, publisher, metrics), metrics
+    intake = Intake(options, model.layout, collector, metrics)
+    return ParameterServerService(options, model.layout, trainer, members, intake, publisher, metrics), metrics
 
 
 def newest_checkpoint(options: PsOptions, folder: CheckpointFolder) -> dict[str, Any]:
@@ -110,10 +92,8 @@ def newest_checkpoint(options: PsOptions, folder: CheckpointFolder) -> dict[str,
     if found is None:
         return {}
     if not options.resume:
-        raise UsageError(
-            f"{options.checkpoint_dir} has checkpoints of an earlier training: "
-            "go on from them with --resume, or give another folder"
-        )
+        advice = "go on from them with --resume, or give another folder"
+        raise UsageError(f"{options.checkpoint_dir} has checkpoints of an earlier training: {advice}")
     log.info("going on from the checkpoint of iteration %d", found[0], extra={"job": options.job})
     return found[1]
 
@@ -126,12 +106,3 @@ def open_training_log(options: PsOptions, progress: Progress, resources: ExitSta
     if not options.resume and path.exists() and path.stat().st_size:
         raise UsageError(f"the training log {path} is of an earlier training: give another path, or move it away")
     return resources.enter_context(closing(TrainingLog(path, progress.iteration)))
-
-
-def make_decider(options: PsOptions, workers: Sequence[int], iteration: int) -> Decider:
-    """What decides how many gradients to wait for."""
-    mode = SyncMode(options.sync_mode)
-    if options.controller is None:
-        return EmbeddedDecider(options.job, spec_of(options.policy, mode), workers, iteration)
-    spec = spec_message_of(options.policy, mode)
-    return RemoteDecider(options.client().job(options.job, workers, spec, iteration))

@@ -39,7 +39,7 @@ class CheckpointFolder:
     def write(self, iteration: int, state: dict[str, Any]) -> Path:
         """Add the checkpoint of an iteration. Others stay as they are, unless it is complete and they are too many.
 
-        Checkpoints of later iterations are those of a training that was given up for this one, and are set aside.
+        Checkpoints of later iterations are those of a training that was abandoned for this one, and are set aside.
         """
         assert 0 <= iteration < 10**12
         assert "format_version" not in state
@@ -47,9 +47,15 @@ class CheckpointFolder:
         with atomic_write(path) as file:
             _write(file, {"format_version": FORMAT_VERSION, **state})
             flush(file)  # if that fails, others are still there
-            self._set_later_ones_aside(iteration)
+            for later, other in self._all():
+                if later > iteration:  # `newest` would prefer it to those that come now
+                    aside = set_aside(other, "abandoned")
+                    log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
         for _, old in self._all()[self._keep :]:
-            _remove(old)
+            try:
+                old.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("%s cannot be deleted: %s", old, error)
         return path
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
@@ -61,22 +67,13 @@ class CheckpointFolder:
         try:
             for iteration, path in self._all():
                 try:
-                    state = _read(path)
+                    return iteration, _read(path)
                 except _UnusableError as error:
                     aside = set_aside(path, error.kind)
                     log.warning("a checkpoint cannot be used and was set aside as %s: %s", aside, error)
-                else:
-                    return iteration, state
         except OSError as error:
             raise unusable(self._path, error) from error
         return None
-
-    def _set_later_ones_aside(self, iteration: int) -> None:
-        """Set aside the checkpoints of later iterations, which `newest` would prefer to those that come now."""
-        for later, path in self._all():
-            if later > iteration:
-                aside = set_aside(path, "abandoned")
-                log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
 
     def close(self) -> None:
         """Let another process use the folder."""
@@ -173,10 +170,9 @@ def _read(path: Path) -> dict[str, Any]:
         try:
             content: dict[str, Any] = torch.load(_at(file, 0), map_location="cpu", weights_only=True)
         except Exception as error:
-            raise FolderError(
-                f"{path} is undamaged, but torch {torch.__version__} cannot load it: {error}; provide what is missing, "
-                "or move it away to go on from an older one"
-            ) from error
+            problem = f"is undamaged, but torch {torch.__version__} cannot load it: {error}"
+            advice = "provide what is missing, or move it away to go on from an older one"
+            raise FolderError(f"{path} {problem}; {advice}") from error
     version = content.pop("format_version")
     if version != FORMAT_VERSION:
         raise _UnusableError("newer", f"it has the format {version}, and this program knows {FORMAT_VERSION}")
@@ -196,10 +192,3 @@ def _digest(file: IO[bytes], size: int) -> bytes:
 def _at(file: IO[bytes], position: int) -> IO[bytes]:
     file.seek(position)
     return file
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        log.warning("%s cannot be deleted: %s", path, error)

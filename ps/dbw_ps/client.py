@@ -12,9 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -173,9 +173,7 @@ class ParameterServer:
             session = self.session
             version = known.version if known is not None and known.session is session else None
             try:
-                found = (
-                    self._pull(session, version) if self._subscription is None else self._subscription.newer(version)
-                )
+                found = self._subscription.newer(version) if self._subscription else self._pull(session, version)
             except (grpc.RpcError, OSError) as error:
                 self._lost(error)
             else:
@@ -196,11 +194,11 @@ class ParameterServer:
         subscription = self._subscription
         if self.is_over or parameters.session is not self._session or (subscription and subscription.error):
             return True
-        announced = subscription.announced if subscription is not None else -1
+        announced = subscription.announced if subscription else -1
         return max(announced, self._newest) > parameters.version
 
     def wait(self, seconds: float, until: Callable[[], bool]) -> bool:
-        """Wait for so long, or until something is so, such as `is_outdated` or `is_over`; returns whether it is."""
+        """Wait this long, or until something is so, such as `is_outdated` or `is_over`; returns whether it is."""
         with self._news:
             return self._news.wait_for(until, seconds)
 
@@ -214,23 +212,22 @@ class ParameterServer:
         compute_seconds: float | None = None,
     ) -> "pb.GradientOutcome.ValueType | None":
         """Send a gradient, followed by the model's buffers; returns what became of it, None if the link was lost."""
-        session = self._session
-        if session is None or parameters.session is not session:
+        if parameters.session is not self._session:
             return None
+        vector = on_the_wire(gradient, parameters.session)  # refuses what is no gradient of this model
         header = pb.GradientHeader(
-            session=session.session,
+            session=parameters.session.session,
             version=parameters.version,
-            type=session.gradient_type,
+            type=parameters.session.gradient_type,
+            total_bytes=vector.nbytes,
             loss=loss,
             batch_size=batch_size,
             part_squared_norms=part_squared_norms,
             compute_seconds=compute_seconds,
         )
-        vector = on_the_wire(gradient, session)  # refuses what is no gradient of this model
-        header.total_bytes = vector.nbytes
+        cut = pieces.cut(header, vector)
         try:
-            cut = pieces.cut(header, vector)
-            response = self._send_one(next(cut)) if pieces.is_short(vector) else self._send(cut)
+            response = self._push_short(next(cut)) if pieces.is_short(vector) else self._push_long(cut)
         except (grpc.RpcError, OSError) as error:
             self._lost(error)
             return None
@@ -240,36 +237,32 @@ class ParameterServer:
         outcome: pb.GradientOutcome.ValueType = response.outcome
         return outcome
 
-    def _send_one(self, message: bytes) -> pb.PushGradientResponse:
-        """Push a short gradient. On the wire a stream of one message is a message, which needs no thread."""
+    def _push_short(self, message: bytes) -> pb.PushGradientResponse:
+        """Push a gradient of one message. On the wire it is the same as a stream of one, but it needs no thread."""
         push: Any = self._channel.unary_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
         response: pb.PushGradientResponse = push(message, metadata=self._connection.metadata())
         return response
 
-    def _send(self, cut: Iterator[bytes]) -> pb.PushGradientResponse:
-        """Push a long gradient: its header, and the rest when it is our turn."""
+    def _push_long(self, cut: Iterator[bytes]) -> pb.PushGradientResponse:
+        """Push a gradient of several messages: its header, and the rest when it is our turn."""
         push: Any = self._channel.stream_unary(f"{SERVICE}PushGradient", None, pb.PushGradientResponse.FromString)
-        begun = threading.Event()
-        calls: list[Any] = []
+        call: Future[Any] = Future()
 
         def outgoing() -> Iterator[bytes]:
             yield next(cut)
-            begun.wait()
-            calls[0].initial_metadata()  # comes when the server has room, or with its answer
+            call.result().initial_metadata()  # comes when the server has room, or with its answer
             yield from cut
 
-        calls.append(push.future(outgoing(), metadata=self._connection.metadata()))
-        begun.set()
-        response: pb.PushGradientResponse = calls[0].result()
+        call.set_result(push.future(outgoing(), metadata=self._connection.metadata()))
+        response: pb.PushGradientResponse = call.result().result()
         return response
 
     def complete(self, parameters: Parameters, interrupted: bool = False, compute_seconds: float | None = None) -> bool:
         """Say that a gradient is too late to be sent, or was interrupted; returns whether the server knows now."""
-        session = self._session
-        if session is None or parameters.session is not session:
+        if parameters.session is not self._session:
             return False
         request = pb.NotifyCompletionRequest(
-            session=session.session,
+            session=parameters.session.session,
             version=parameters.version,
             interrupted=interrupted,
             compute_seconds=compute_seconds,
@@ -283,10 +276,8 @@ class ParameterServer:
         return True
 
     def _join(self) -> pb.JoinResponse:
-        request = pb.JoinRequest(worker_id=self._worker_id)
-        if self._layout is not None:
-            request.layout.CopyFrom(messages.layout_message(self._layout))
-        session = self._stub.Join(request, **self._settings())
+        layout = None if self._layout is None else messages.layout_message(self._layout)
+        session = self._stub.Join(pb.JoinRequest(worker_id=self._worker_id, layout=layout), **self._settings())
         self._session, self._newest, self._was_there = session, -1, True  # at once: who has joined must leave
         self._subscription = self._lost_at = None
         log.info("joined", extra={"worker": session.worker, "worker_id": self._worker_id})
@@ -325,13 +316,11 @@ class ParameterServer:
         self._session = None
         if reason_of(error) in FINAL:
             raise LinkError(describe(error)) from error
-        is_news = self._lost_at is None
-        if self._lost_at is None:
-            self._lost_at = self._now()
+        level = logging.WARNING if self._lost_at is None else logging.DEBUG
+        self._lost_at = self._now() if self._lost_at is None else self._lost_at
         if self._patience is not None and self._now() - self._lost_at > self._patience:
             away = f"could not be reached for {self._patience:g} s"
             raise LinkError(f"the parameter server {self._connection.target} {away}: {describe(error)}") from error
-        level = logging.WARNING if is_news else logging.DEBUG
         text = "the parameter server %s was lost, joining again: %s"
         if not self._was_there:
             text = "the parameter server %s cannot be reached, trying again; does it run, and use TLS as we do? %s"
@@ -357,9 +346,7 @@ class ParameterServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         stopped = isinstance(error, SystemExit | KeyboardInterrupt)
         self.close("" if error is None else "stopped" if stopped else repr(error))
 

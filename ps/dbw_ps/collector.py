@@ -90,10 +90,8 @@ class GradientCollector:
                 return None
             if self._rounds.none_usable(self._members.live):
                 workers = f"all {len(self._members.live)} workers for iteration {self._iteration}"
-                raise NoUsableGradientsError(
-                    f"none of the gradients of {workers} can be used, perhaps because training diverges: lower the "
-                    "learning rate, or see what workers compute"
-                )
+                problem = f"none of the gradients of {workers} can be used, perhaps because training diverges"
+                raise NoUsableGradientsError(f"{problem}: lower the learning rate, or see what workers compute")
             await self._wait_for_change(self._rounds.wake_at)
         self.iteration_over.set()
         self.iteration_over = asyncio.Event()

@@ -40,11 +40,6 @@ class NotFiniteError(RejectedError):
     outcome = pb.GRADIENT_OUTCOME_NOT_FINITE
 
 
-def vector_bytes(layout: Layout, kind: torch.dtype) -> int:
-    """How long a vector is on the wire: buffers are float32 whatever the parameters are."""
-    return layout.parameter_elements * kind.itemsize + layout.buffer_elements * torch.float32.itemsize
-
-
 class IncomingGradient:
     """A gradient that is being received. Its pieces stay as they came, until it is known whether it counts."""
 
@@ -54,10 +49,10 @@ class IncomingGradient:
         if header.type not in TYPES:
             raise MalformedError(f"type is {header.type}, which this server does not know")
         self.header, self.type = header, TYPES[header.type]
-        self._total = vector_bytes(layout, self.type)
+        self._trained_bytes = layout.parameter_elements * self.type.itemsize
+        self._total = self._trained_bytes + layout.buffer_elements * torch.float32.itemsize
         if header.total_bytes != self._total:
             raise MalformedError(f"total_bytes is {header.total_bytes}; the layout has {self._total}")
-        self._trained_bytes = layout.parameter_elements * self.type.itemsize
         self._received = 0
         self._parameters: list[torch.Tensor] = []  # the pieces, in order
         self._buffers: list[torch.Tensor] = []

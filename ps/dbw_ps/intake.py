@@ -11,6 +11,7 @@ from dbw_ps.members import Member
 from dbw_ps.messages import OUTCOMES
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
+from dbw_ps.options import PsOptions
 from dbw_ps.pieces import Piece
 from dbw_ps.rounds import Fate, Verdict
 from dbw_runtime.failure import StatusError, invalid_value
@@ -21,17 +22,16 @@ Outcome = tuple["pb.GradientOutcome.ValueType", str]  # and why, where the gradi
 
 
 class Intake:
-    """Receives gradients: long ones in the order in which they begin, `staged` of them at once.
+    """Receives gradients: long ones in the order in which they begin, `staged_gradients` of them at once.
 
     The others wait in their workers. That bounds the memory, and the k-th gradient is there earlier than if all of them
     shared the wire.
     """
 
-    def __init__(
-        self, job: str, layout: Layout, collector: GradientCollector, metrics: Metrics, staged: int, timeout: float
-    ) -> None:
-        self._job, self._layout, self._collector, self._metrics = job, layout, collector, metrics
-        self._room, self._timeout = asyncio.Semaphore(staged), timeout
+    def __init__(self, options: PsOptions, layout: Layout, collector: GradientCollector, metrics: Metrics) -> None:
+        self._job, self._layout, self._collector, self._metrics = options.job, layout, collector, metrics
+        self._room = asyncio.Semaphore(options.staged_gradients)
+        self._timeout = 2 * options.worker_timeout  # a worker of which nothing at all comes times out before
 
     async def take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
         """Receive a gradient as long as it can be used; returns what became of it."""

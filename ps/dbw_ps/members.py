@@ -15,9 +15,6 @@ ID_RULE = "1 to 128 printable ASCII characters, without spaces at its ends"
 class InvalidWorkerError(Exception):
     """A worker's id is not allowed."""
 
-    def __init__(self, worker_id: str, rule: str) -> None:
-        super().__init__(f"worker_id is {worker_id!r}; it must be {rule}")
-
 
 class SessionNotFoundError(Exception):
     """A session is of another process, or of a worker that left or timed out."""
@@ -74,7 +71,7 @@ class Members:
     def join(self, id_: str, now: float) -> tuple[Member, str]:
         """Begin a session, which ends the worker's earlier one."""
         if not ID.fullmatch(id_):
-            raise InvalidWorkerError(id_, ID_RULE)
+            raise InvalidWorkerError(f"worker_id is {id_!r}; it must be {ID_RULE}")
         member = self._by_id.get(id_)
         if member is None:
             member = Member(id_, max(self._by_number, default=-1) + 1)

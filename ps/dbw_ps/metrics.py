@@ -21,9 +21,8 @@ class Metrics:
 
     def __init__(self, job: str) -> None:
         self.registry = registry = CollectorRegistry()
-        Info("dbw_ps_build", "The version of the parameter server, and its job", registry=registry).info(
-            {"version": version("dbw"), "dbw_job": job}
-        )
+        about = {"version": version("dbw"), "dbw_job": job}
+        Info("dbw_ps_build", "The version of the parameter server, and its job", registry=registry).info(about)
         self.iterations = Counter("dbw_ps_iterations", "Iterations that ended, by cause", ["cause"], registry=registry)
         self.phases = Histogram(
             "dbw_ps_iteration_phase_seconds",

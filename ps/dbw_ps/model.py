@@ -54,9 +54,8 @@ class Layout:
 
     def difference(self, other: "Layout") -> str | None:
         """What is wrong with another layout when this one is expected: the first thing, in words; None if nothing."""
-        return _difference("parameter", self.parameters, other.parameters) or _difference(
-            "buffer", self.buffers, other.buffers
-        )
+        parameters = _difference("parameter", self.parameters, other.parameters)
+        return parameters or _difference("buffer", self.buffers, other.buffers)
 
 
 def _difference(kind: str, expected: Iterable[TensorSpec], found: Iterable[TensorSpec]) -> str | None:
@@ -113,9 +112,8 @@ class FlatModel:
         """Take values over from a state dict. If it is of another model, raise ValueError and change nothing."""
         difference = _difference("tensor", _sorted_specs(self.module.state_dict()), _sorted_specs(state))
         if difference is not None:
-            raise ValueError(
-                f"the state is of another model: {difference}; load it with the model that it was saved with"
-            )
+            advice = "load it with the model that it was saved with"
+            raise ValueError(f"the state is of another model: {difference}; {advice}")
         self.module.load_state_dict(state)
 
 

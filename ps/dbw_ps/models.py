@@ -1,7 +1,5 @@
 """Models that have a name on the command line."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -79,11 +77,10 @@ def resnet18() -> nn.Module:
     As usual for CIFAR-10, it begins with a 3×3 convolution and without pooling: the original's beginning, made for
     224×224 images, would leave 8×8 of the 32×32.
     """
-    model: Any = vision("models").resnet18(num_classes=10)
+    model: nn.Module = vision("models").resnet18(num_classes=10)
     model.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
     model.maxpool = nn.Identity()
-    network: nn.Module = model
-    return network
+    return model
 
 
 class Residual(nn.Module):
@@ -104,8 +101,7 @@ class Residual(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """What the block adds to its inputs, and the inputs."""
-        result: Tensor = torch.relu(self.layers(images) + self.shortcut(images))
-        return result
+        return torch.relu(self.layers(images) + self.shortcut(images))
 
 
 def resnet8() -> nn.Module:

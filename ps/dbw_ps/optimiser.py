@@ -68,25 +68,24 @@ class Spec:
         return WrongValueError(self.option, self.text, expected)
 
     def _arguments(self, name: str, parameters: list[Parameter]) -> dict[str, object]:
-        names = [key for key in inspect.signature(self.kind).parameters if key not in WITHHELD]
+        accepted = inspect.signature(self.kind).parameters.values()
+        known = {parameter.name.lower(): parameter for parameter in accepted if parameter.name not in WITHHELD}
         hints = get_type_hints(self.kind.__init__, localns=vars(collections.abc))
-        canonical = {key.lower(): key for key in names}
         arguments: dict[str, object] = {}
         for given in parameters:
-            key, value = (given.key or "").lower(), given.value
-            parameter = canonical.get(key)
-            if parameter is None:
-                form = f"{name}:key=value,key=value with keys out of {', '.join(canonical)}"
+            key = (given.key or "").lower()
+            if key not in known:
+                form = f"{name}:key=value,key=value with keys out of {', '.join(known)}"
                 raise self.wrong(f"{form}; {str(given)!r} is not")
-            if parameter in arguments:
+            argument = known[key].name
+            if argument in arguments:
                 raise self.wrong(f"without a second {key}")
             try:
-                arguments[parameter] = _value(value, hints[parameter])
+                arguments[argument] = _value(given.value, hints[argument])
             except ValueError:
-                raise self.wrong(f"such that {key} is {_words(hints[parameter])}, not {value!r}") from None
-        for key, parameter in canonical.items():
-            required = inspect.signature(self.kind).parameters[parameter].default is inspect.Parameter.empty
-            if required and parameter not in arguments:
+                raise self.wrong(f"such that {key} is {_words(hints[argument])}, not {given.value!r}") from None
+        for key, parameter in known.items():
+            if parameter.default is parameter.empty and parameter.name not in arguments:
                 raise self.wrong(f"given with {key}, such as {name}:{key}=…: {self.name} has no default for it")
         return arguments
 
@@ -147,8 +146,6 @@ class Optimiser:
     def __init__(
         self, model: FlatModel, optimizer: str, schedule: str | None = None, clip_norm: float | None = None
     ) -> None:
-        if clip_norm is not None and not (math.isfinite(clip_norm) and clip_norm > 0):
-            raise WrongValueError("clip_norm", clip_norm, "a number above 0, or left out for no clipping")
         optimizer_spec = Spec("optimizer", optimizer)
         schedule_spec = None if schedule is None else Spec("schedule", schedule)
         rehearse(optimizer_spec, schedule_spec)
@@ -229,11 +226,9 @@ class Optimiser:
         if missing := [key for key in ("names", "optimizer", "schedule", "steps", "measured") if key not in state]:
             raise ValueError(f"this is no state of an optimiser: it has no {', '.join(missing)}")
         for option, name in self._names().items():
-            if state["names"][option] != name:
-                raise ValueError(
-                    f"the state has the {option} {state['names'][option]}, but {name} is given; give the same one, "
-                    "or begin without the state"
-                )
+            if (found := state["names"][option]) != name:
+                advice = "give the same one, or begin without the state"
+                raise ValueError(f"the state has the {option} {found}, but {name} is given; {advice}")
         given, own = state["optimizer"]["param_groups"][0]["params"], self._optimizer.param_groups[0]["params"]
         if len(given) != len(own):
             raise ValueError(f"the state is of a model with {len(given)} parameters, but this one has {len(own)}")

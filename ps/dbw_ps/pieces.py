@@ -85,8 +85,6 @@ def decode(message: bytes) -> Piece:
 
 
 def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

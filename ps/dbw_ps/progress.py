@@ -1,7 +1,7 @@
 """How far a training has come, and what its checkpoints hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -9,27 +9,10 @@ import torch
 from dbw_ps.decider import Source
 from dbw_ps.model import FlatModel
 from dbw_ps.optimiser import Optimiser
+from dbw_ps.options import PsOptions
 
 # A single iteration's loss is noisy: a target is reached when the mean of this many is.
 LOSSES = 10
-
-
-@dataclass(frozen=True)
-class Goal:
-    """When a training is over; without any of these, never."""
-
-    iterations: int | None = None
-    target_loss: float | None = None
-    max_seconds: float | None = None
-
-    def is_reached(self, progress: "Progress") -> bool:
-        """Whether a training has come this far."""
-        losses = progress.losses
-        return (
-            (self.iterations is not None and progress.iteration >= self.iterations)
-            or (self.max_seconds is not None and progress.seconds >= self.max_seconds)
-            or (self.target_loss is not None and len(losses) == LOSSES and sum(losses) / LOSSES <= self.target_loss)
-        )
 
 
 @dataclass
@@ -44,6 +27,15 @@ class Progress:
     def loss(self) -> float | None:
         """The last loss."""
         return self.losses[-1] if self.losses else None
+
+    def has_reached(self, goal: PsOptions) -> bool:
+        """Whether training is over; never, if the options have no goal."""
+        is_full, mean = len(self.losses) == LOSSES, sum(self.losses) / LOSSES
+        return (
+            (goal.iterations is not None and self.iteration >= goal.iterations)
+            or (goal.max_seconds is not None and self.seconds >= goal.max_seconds)
+            or (goal.target_loss is not None and is_full and mean <= goal.target_loss)
+        )
 
     def ended(self, loss: float | None, seconds: float) -> None:
         """An iteration has ended."""
@@ -79,9 +71,7 @@ class TrainingState:
         if not self.model.vector.isfinite().all():
             return None
         return {
-            "iteration": self.progress.iteration,
-            "seconds": self.progress.seconds,
-            "losses": list(self.progress.losses),
+            **asdict(self.progress),
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random_state": torch.get_rng_state(),

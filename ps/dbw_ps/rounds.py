@@ -123,9 +123,11 @@ class Rounds:
         if not self._first <= version < self._next:
             return Verdict.WRONG_VERSION
         its = self._rounds.get(version)
-        if its is not None and its.fates.get(worker) in (Fate.USED, Fate.LATE):
+        if its is None:
+            return Verdict.LATE
+        if its.fates.get(worker) in (Fate.USED, Fate.LATE):
             return Verdict.DUPLICATE
-        return Verdict.USED if its is self._current and self._lacks_gradients() else Verdict.LATE
+        return Verdict.USED if its is self._current and its.used < its.k else Verdict.LATE
 
     def record(self, worker: int, version: int, verdict: Verdict, now: float) -> None:
         """Take note of a gradient that has just arrived, and got this verdict."""
@@ -149,9 +151,6 @@ class Rounds:
     def _lose(self, its: Round, worker: int, fate: Fate) -> None:
         its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
-
-    def _lacks_gradients(self) -> bool:
-        return self._current is not None and self._current.used < self._current.k
 
     def end(self, now: float, live: Set[int]) -> End | None:
         """End the current iteration if it is over, where these workers are alive."""

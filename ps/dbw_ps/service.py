@@ -4,13 +4,12 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
 
 import grpc
 
 from dbw.v1 import parameter_server_pb2 as pb
-from dbw.v1.sync_mode_pb2 import SyncMode as SyncModeMessage
 from dbw_controller.core.spec import SyncMode
+from dbw_controller.wire.messages import SYNC_MODES
 from dbw_ps import messages
 from dbw_ps.collector import NoUsableGradientsError
 from dbw_ps.decider import Source
@@ -19,6 +18,7 @@ from dbw_ps.members import InvalidWorkerError, Member, Members, SessionNotFoundE
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
+from dbw_ps.options import PsOptions
 from dbw_ps.publisher import Publisher
 from dbw_ps.trainer import Trainer
 from dbw_runtime.failure import StatusError, invalid_value
@@ -26,22 +26,10 @@ from dbw_runtime.rpc import Call, parsed
 
 log = logging.getLogger(__name__)
 SOURCES = {source: pb.DecisionSource.Value(f"DECISION_SOURCE_{source.name}") for source in Source}
-SYNC_MODES = {mode: SyncModeMessage.Value(f"SYNC_MODE_{mode.name}") for mode in SyncMode}
 # This many heartbeats come within the time-out.
 HEARTBEATS = 5
 # A worker whose stream breaks has this long to send a message, or to join again: mostly it is dead.
 BROKEN_SECONDS = 2.0
-
-
-class Terms(NamedTuple):
-    """What workers and their server agree on."""
-
-    job: str
-    layout: Layout
-    sync_mode: SyncMode
-    gradient_type: "pb.ElementType.ValueType"  # that workers are asked for
-    worker_timeout: float  # seconds without a message after which a worker is not waited for
-    linger_seconds: float  # to serve workers after training
 
 
 class ParameterServerService:
@@ -50,9 +38,17 @@ class ParameterServerService:
     descriptor = pb.DESCRIPTOR.services_by_name["ParameterServerService"]
 
     def __init__(
-        self, terms: Terms, trainer: Trainer, members: Members, intake: Intake, publisher: Publisher, metrics: Metrics
+        self,
+        options: PsOptions,
+        layout: Layout,
+        trainer: Trainer,
+        members: Members,
+        intake: Intake,
+        publisher: Publisher,
+        metrics: Metrics,
     ) -> None:
-        self._terms, self._trainer, self._members, self._intake = terms, trainer, members, intake
+        self._options, self._layout, self._sync_mode = options, layout, SyncMode(options.sync_mode)
+        self._trainer, self._members, self._intake = trainer, members, intake
         self._publisher, self._metrics, self._now = publisher, metrics, trainer.now
         self._calls: dict[int, set[Call]] = {}  # of each worker
 
@@ -78,17 +74,17 @@ class ParameterServerService:
         try:
             await asyncio.shield(self._training)
         except NoUsableGradientsError as error:
-            log.error("training has failed: %s", error, extra={"job": self._terms.job})
+            log.error("training has failed: %s", error, extra={"job": self._options.job})
             raise
         if self._publisher.is_finished:
             status = self._trainer.status()
             about = {"iteration": status.iteration, "loss": status.loss, "seconds": round(status.seconds, 3)}
-            log.info("training is over", extra={"job": self._terms.job, **about})
+            log.info("training is over", extra={"job": self._options.job, **about})
             if self._members.any_to_notify:
-                log.info("waiting for workers to take notice, up to %g s", self._terms.linger_seconds)
-            deadline = self._now() + self._terms.linger_seconds
+                log.info("waiting for workers to take notice, up to %g s", self._options.linger_seconds)
+            deadline = self._now() + self._options.linger_seconds
             while self._members.any_to_notify and self._now() < deadline:
-                await asyncio.sleep(min(0.05, self._terms.linger_seconds))
+                await asyncio.sleep(min(0.05, self._options.linger_seconds))
         else:
             await asyncio.Event().wait()
 
@@ -101,7 +97,7 @@ class ParameterServerService:
 
     async def _end_silent_sessions(self) -> None:
         while True:
-            await asyncio.sleep(min(self._terms.worker_timeout / HEARTBEATS, BROKEN_SECONDS / 2))
+            await asyncio.sleep(min(self._options.worker_timeout / HEARTBEATS, BROKEN_SECONDS / 2))
             for member in self._members.expire(self._now()):
                 log.warning("worker timed out", extra=self._about(member))
                 self._metrics.timed_out.inc()
@@ -109,10 +105,10 @@ class ParameterServerService:
                 self._end_calls(member, SessionNotFoundError())
 
     def _about(self, member: Member) -> dict[str, object]:
-        return {"job": self._terms.job, "worker": member.number, "worker_id": member.id}
+        return {"job": self._options.job, "worker": member.number, "worker_id": member.id}
 
     def _member(self, session: str, call: Call) -> Member:
-        call.job = self._terms.job
+        call.job = self._options.job
         return self._members.of(session, self._now())
 
     def _end_calls(self, member: Member, error: Exception) -> None:
@@ -131,9 +127,9 @@ class ParameterServerService:
 
     async def join(self, request: pb.JoinRequest, call: Call) -> pb.JoinResponse:
         """Make the caller a worker."""
-        call.job = self._terms.job
+        call.job = self._options.job
         if request.HasField("layout"):
-            difference = self._terms.layout.difference(messages.layout_from(request.layout))
+            difference = self._layout.difference(messages.layout_from(request.layout))
             if difference is not None:
                 text = f"the worker's model is another one: {difference}; start both with the same model"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_DIFFERS", text)
@@ -144,10 +140,10 @@ class ParameterServerService:
         return pb.JoinResponse(
             session=session,
             worker=member.number,
-            sync_mode=SYNC_MODES[self._terms.sync_mode],
-            layout=messages.layout_message(self._terms.layout),
-            gradient_type=self._terms.gradient_type,
-            heartbeat_interval_seconds=self._terms.worker_timeout / HEARTBEATS,
+            sync_mode=SYNC_MODES[self._sync_mode],
+            layout=messages.layout_message(self._layout),
+            gradient_type=pb.ElementType.Value(f"ELEMENT_TYPE_{self._options.gradient_type.upper()}"),
+            heartbeat_interval_seconds=self._options.worker_timeout / HEARTBEATS,
         )
 
     async def leave(self, request: pb.LeaveRequest, call: Call) -> pb.LeaveResponse:
@@ -166,7 +162,7 @@ class ParameterServerService:
 
     async def subscribe(self, request: pb.SubscribeRequest, call: Call) -> None:
         """Send parameters whenever there are newer ones."""
-        if self._terms.sync_mode is SyncMode.PULL:
+        if self._sync_mode is SyncMode.PULL:
             text = "parameters are pulled in this training, with PullParameters, not pushed"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
@@ -200,20 +196,17 @@ class ParameterServerService:
     async def pull_parameters(self, request: pb.PullParametersRequest, call: Call) -> None:
         """Send the newest parameters once."""
         member = self._member(request.session, call) if request.session else None
-        if member is not None and self._terms.sync_mode is not SyncMode.PULL:
+        if member is not None and self._sync_mode is not SyncMode.PULL:
             text = "parameters are pushed in this training, see Subscribe; observers have no session"
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
         with self._serving(member, call) if member is not None else nullcontext():
-            await self._pull(known, member, call)
-
-    async def _pull(self, known: int | None, member: Member | None, call: Call) -> None:
-        publication = await call.wait(self._publisher.newer(known))
-        if member is not None:
-            member.version = publication.version
-        is_known = publication.finished and known == publication.version
-        # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
-        await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
+            publication = await call.wait(self._publisher.newer(known))
+            if member is not None:
+                member.version = publication.version
+            is_known = publication.finished and known == publication.version
+            # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
+            await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
 
     @property
     def _version(self) -> int:
@@ -238,24 +231,23 @@ class ParameterServerService:
 
     async def get_status(self, request: pb.GetStatusRequest, call: Call) -> pb.GetStatusResponse:
         """Say how the training goes."""
-        call.job = self._terms.job
+        call.job = self._options.job
         now, training = self._now(), self._trainer.status()
         status = pb.GetStatusResponse(
-            job=self._terms.job,
+            job=self._options.job,
             phase=pb.TRAINING_PHASE_WAITING_FOR_WORKERS,
-            sync_mode=SYNC_MODES[self._terms.sync_mode],
+            sync_mode=SYNC_MODES[self._sync_mode],
             iteration=training.iteration,
+            k=training.k,
             live_workers=training.live_workers,
             loss=training.loss,
+            checkpoint_iteration=training.checkpoint_iteration,
+            checkpoint_age_seconds=training.checkpoint_age,
         )
         if training.source is not None:
-            status.phase = pb.TRAINING_PHASE_TRAINING
-            status.k, status.decision_source = training.k, SOURCES[training.source]
+            status.phase, status.decision_source = pb.TRAINING_PHASE_TRAINING, SOURCES[training.source]
         if self._publisher.is_finished:
             status.phase = pb.TRAINING_PHASE_FINISHED
-        if training.checkpoint_iteration is not None and training.checkpoint_age is not None:
-            status.checkpoint_iteration = training.checkpoint_iteration
-            status.checkpoint_age_seconds = training.checkpoint_age
         if request.include_workers:
             live = self._members.live
             workers = (messages.worker_message(member, member.number in live, now) for member in self._members.all)

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple
 
 from dbw_ps.aggregate import Moments
 from dbw_ps.checkpointing import Checkpointing
 from dbw_ps.collector import GradientCollector, NoUsableGradientsError
 from dbw_ps.decider import Decider, FinishedIteration
+from dbw_ps.decisions import make_decider
 from dbw_ps.members import Member
 from dbw_ps.metrics import Metrics
-from dbw_ps.progress import Goal, Status, TrainingState
+from dbw_ps.options import PsOptions
+from dbw_ps.progress import Status, TrainingState
 from dbw_ps.publisher import Publication, Publisher, serialise
 from dbw_ps.training_log import TrainingLog
 
@@ -20,21 +20,12 @@ log = logging.getLogger(__name__)
 LOG_SECONDS = 10.0  # between lines about how training goes
 
 
-class Plan(NamedTuple):
-    """How a training is run."""
-
-    job: str
-    goal: Goal
-    min_workers: int  # that must have joined before it begins
-    make_decider: Callable[[Sequence[int], int], Decider]  # for these workers, from this iteration on
-
-
 class Trainer:
     """Runs the iterations of one training, in one event loop; what takes long is done in the thread of `compute`."""
 
     def __init__(
         self,
-        plan: Plan,
+        options: PsOptions,
         state: TrainingState,
         collector: GradientCollector,
         publisher: Publisher,
@@ -43,7 +34,7 @@ class Trainer:
         checkpoints: Checkpointing | None = None,
         training_log: TrainingLog | None = None,
     ) -> None:
-        self._plan, self._state, self._collector, self._publisher = plan, state, collector, publisher
+        self._options, self._state, self._collector, self._publisher = options, state, collector, publisher
         self._compute, self._metrics, self._checkpoints, self._log = compute, metrics, checkpoints, training_log
         self._progress, self.now = state.progress, collector.now
         self._decider: Decider | None = None  # as soon as training has begun
@@ -70,10 +61,10 @@ class Trainer:
         if first.finished:
             self._publisher.publish(first)
             return
-        if not await self._collector.wait_for_workers(self._plan.min_workers):
+        if not await self._collector.wait_for_workers(self._options.min_workers):
             return
         log.info("training begins", extra=self._about())
-        decider = self._decider = self._plan.make_decider(self._collector.live, self._progress.iteration)
+        decider = self._decider = make_decider(self._options, self._collector.live, self._progress.iteration)
         await decider.open()
         if self._checkpoints is not None:
             await self._checkpoints.restore_learnt(decider)
@@ -136,7 +127,7 @@ class Trainer:
 
     def _about(self) -> dict[str, object]:
         live = len(self._collector.live)
-        return {"job": self._plan.job, "iteration": self._progress.iteration, "live_workers": live}
+        return {"job": self._options.job, "iteration": self._progress.iteration, "live_workers": live}
 
     def _update(self, moments: Moments) -> tuple[Publication, dict[str, float]]:
         begin = self.now()
@@ -146,7 +137,7 @@ class Trainer:
         return publication, {"update": updated - begin, "publish": self.now() - updated}
 
     def _serialise(self) -> Publication:
-        finished = self._plan.goal.is_reached(self._progress)
+        finished = self._progress.has_reached(self._options)
         return serialise(self._state.model, self._progress.iteration, finished)
 
     def _write_log(self, finished: FinishedIteration) -> None:

@@ -34,9 +34,8 @@ class TrainingLog:
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             flush_folder(self._path.parent)
         except OSError as error:
-            raise UsageError(
-                f"the training log {path} cannot be used: {error}; give a path that this program may write to"
-            ) from error
+            advice = "give a path that this program may write to"
+            raise UsageError(f"the training log {path} cannot be used: {error}; {advice}") from error
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Add a line, which outlives this process but perhaps not a power failure.
@@ -47,9 +46,8 @@ class TrainingLog:
         try:
             size = os.fstat(self._file).st_size
             try:
-                written = 0
-                while written < len(line):
-                    written += os.write(self._file, line[written:])
+                while line:
+                    line = line[os.write(self._file, line) :]
             except OSError:
                 with suppress(OSError):
                     os.ftruncate(self._file, size)  # so that the next line begins where this one did
@@ -90,10 +88,9 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 msgspec.json.decode(line, type=_Entry)
                 yield msgspec.json.decode(line)
             except (ValueError, RecursionError) as error:
-                raise UsageError(
-                    f"line {number} of {path} is no JSON object with an integer `iteration`: {error}; "
-                    "give the path of a training log, or remove the line"
-                ) from error
+                problem = f"is no JSON object with an integer `iteration`: {error}"
+                advice = "give the path of a training log, or remove the line"
+                raise UsageError(f"line {number} of {path} {problem}; {advice}") from error
 
 
 class _Entry(msgspec.Struct):
@@ -137,10 +134,8 @@ def _refuse_others(path: Path, first_line: bytes) -> None:
     """Leave a file alone that somebody gave by mistake. A first line may be half-written, and zeros if power failed."""
     half = not first_line.endswith(b"\n") and first_line.strip(b"\0")[:1] in (b"", b"{")
     if not half and _iteration(first_line) is None:
-        raise UsageError(
-            f"the first line of {path} is no JSON object with an integer `iteration`, so it is no training log; "
-            "move it away, or give another path"
-        )
+        problem = "is no JSON object with an integer `iteration`, so it is no training log"
+        raise UsageError(f"the first line of {path} {problem}; move it away, or give another path")
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401

@@ -7,12 +7,15 @@ import grpc
 
 from dbw_runtime.configuration import Options, UsageError, option
 
-# Pings keep load balancers from dropping an idle connection; a server that comes back is found within seconds.
-OPTIONS = [
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
+# Load balancers drop connections that were idle for a minute or more; pings of both sides keep them alive.
+PINGS = {
+    "grpc.keepalive_time_ms": 30_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.http2.max_pings_without_data": 0,
+}
+OPTIONS = [  # a server that comes back is found within seconds
+    *PINGS.items(),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 5_000),

@@ -127,18 +127,18 @@ def resolve(kind: type[T], program: str, flags: Mapping[str, object], environmen
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     table: dict[str, object] = {}
-    for name in [item.name for item in fields(kind)]:  # `config` is the first one
+    for item in fields(kind):  # `config` is the first one
+        name = item.name
         candidates = (
             (f"--{name.replace('_', '-')}", flags.get(name)),
             (variable(program, name), environment.get(variable(program, name)) or None),
             (f"{name} in {values.get('config')}", table.get(name)),
         )
+        values[name] = item.default
         for where, raw in candidates:
             if raw is not None:
                 values[name], places[name] = _value(kind, name, where, raw), where
                 break
-        else:
-            values[name] = kind.__dataclass_fields__[name].default
         if name == "config" and values[name] is not None:
             table = _table(values[name], program, kind)
     try:
@@ -182,11 +182,9 @@ def _converted(kind: type, raw: Any) -> object:  # noqa: ANN401
         if str(raw).lower() not in words:
             raise ValueError
         return words[str(raw).lower()]
-    if isinstance(raw, bool) or not isinstance(
-        raw, str | (int if kind is int else int | float if kind is float else str)
-    ):
-        raise ValueError
-    if kind is Path and not raw:  # which would be the current folder
+    accepted = {int: (str, int), float: (str, int, float)}.get(kind, str)
+    is_empty_path = kind is Path and not raw  # which would be the current folder
+    if isinstance(raw, bool) or not isinstance(raw, accepted) or is_empty_path:
         raise ValueError
     return kind(raw)
 

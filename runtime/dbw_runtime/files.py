@@ -14,31 +14,28 @@ class ReloadedFiles(Generic[T]):
 
     def __init__(self, paths: Sequence[Path], read: Callable[[Sequence[Path]], T]) -> None:
         self._paths, self._read = paths, read
-        self._stamp = self._complained_of = self._look()
+        self._stamps = self._complained_of = [_stamp(path) for path in paths]
         self._value = read(paths)
 
     def current(self) -> tuple[T, bool]:
         """The newest value that could be read, and whether it is another than the last time."""
-        stamp = self._look()
-        if stamp == self._stamp:
+        stamps = [_stamp(path) for path in self._paths]
+        if stamps == self._stamps:
             return self._value, False
         try:
             self._value = self._read(self._paths)
         except (OSError, ValueError) as error:  # it may be half-way through being replaced: the next call tries again
-            if stamp != self._complained_of:
+            if stamps != self._complained_of:
                 log.error("a file cannot be read again, what was read before stays in use: %s", error)
-            self._complained_of = stamp
+            self._complained_of = stamps
             return self._value, False
-        self._stamp = stamp
+        self._stamps = stamps
         log.info("read again: %s", ", ".join(map(str, self._paths)))
         return self._value, True
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
-        """What changes with the files; None for one that is not there."""
-        return [_stamp(path) for path in self._paths]
-
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file; None if it is not there."""
     try:
         status = path.stat()
     except OSError:

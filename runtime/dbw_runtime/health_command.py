@@ -34,23 +34,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             direct = build_opener(ProxyHandler({}))  # not by a proxy, which others may need
             direct.open(address, timeout=options.timeout).close()
             return 0
-        return _ask(options.connection(address), options.timeout)
+        status = _ask(options.connection(address), options.timeout)
     except UsageError as error:
         parser.error(str(error))
     except (OSError, grpc.RpcError) as error:
-        print(f"dbw health: {address}: {describe(error)}", file=sys.stderr)
-        return 1
+        status = describe(error)
+    if status == "SERVING":
+        return 0
+    print(f"dbw health: {address}: {status}", file=sys.stderr)
+    return 1
 
 
-def _ask(connection: Connection, timeout: float) -> int:
+def _ask(connection: Connection, timeout: float) -> str:
     from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
     from grpc_health.v1.health_pb2_grpc import HealthStub
 
     with connection.open() as channel:
         stub: Any = HealthStub(channel)  # whose type hints lack what it can do
         answer = stub.Check(HealthCheckRequest(), timeout=timeout, metadata=connection.metadata())
-    if answer.status == HealthCheckResponse.SERVING:
-        return 0
-    status = HealthCheckResponse.ServingStatus.Name(answer.status)
-    print(f"dbw health: {connection.target}: {status}", file=sys.stderr)
-    return 1
+    return HealthCheckResponse.ServingStatus.Name(answer.status)

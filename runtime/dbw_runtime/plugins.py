@@ -39,11 +39,10 @@ class Plugin:
             functions = [key for key, value in vars(code).items() if _is_function(value) and key[0] != "_"]
             has = f", but {', '.join(functions)}" if 0 < len(functions) <= 20 else ""
             raise self._refusal(f"{self._where} has no {self._name}{has}")
-        function = getattr(code, self._name)
+        function: Callable[..., Any] = getattr(code, self._name)
         if not _is_function(function):
             raise self._refusal(f"{self._name} is no function but of type {type(function).__name__}")
-        found: Callable[..., Any] = function
-        return found
+        return function
 
     def build(self, kind: type[T]) -> T:
         """What the function returns, called without arguments."""
@@ -61,18 +60,13 @@ class Plugin:
         where, is_file = self._where, self._where.endswith(".py")
         try:
             return _imported_file(Path(where).resolve()) if is_file else importlib.import_module(where)
-        except FileNotFoundError as error:
-            if is_file and not Path(where).is_file():
-                raise self._refusal(f"there is no file {Path(where).absolute()}") from error
-            failure: Exception = error
-        except ModuleNotFoundError as error:
-            if f"{where}.".startswith(f"{error.name}."):
-                reason = f"there is no module {error.name}, neither installed nor in {Path.cwd()}"
-                raise self._refusal(reason) from error
-            failure = error
         except Exception as error:
-            failure = error
-        raise self._refusal(f"importing {where} failed with {_described(failure)}") from failure
+            reason = f"importing {where} failed with {_described(error)}"
+            if isinstance(error, FileNotFoundError) and is_file and not Path(where).is_file():
+                reason = f"there is no file {Path(where).absolute()}"
+            elif isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{error.name}."):
+                reason = f"there is no module {error.name}, neither installed nor in {Path.cwd()}"
+            raise self._refusal(reason) from error
 
     def _refusal(self, reason: str) -> WrongValueError:
         return WrongValueError(self.option, self.place, f"{self._forms}; {reason}")

@@ -83,7 +83,9 @@ class Call:
 
     def __init__(self, context: ServicerContext, gate: Gate) -> None:
         self._context, self._gate = context, gate
-        self.task = _current_task()
+        task = asyncio.current_task()
+        assert task is not None, "gRPC serves every call in a task"
+        self.task: asyncio.Task[Any] = task
         gate.tasks.add(self.task)
         self.task.add_done_callback(gate.tasks.discard)
         self._waits = False
@@ -144,12 +146,6 @@ class Call:
         """End the call if it waits."""
         if self._waits:
             self.task.cancel()
-
-
-def _current_task() -> "asyncio.Task[Any]":
-    task = asyncio.current_task()
-    assert task is not None, "gRPC serves every call in a task"
-    return task
 
 
 def handlers(

@@ -27,9 +27,8 @@ def is_local(address: str) -> bool:
 def require_protection(address: str, encrypted: bool, insecure: bool) -> None:
     """Refuse to serve other machines without encryption, unless `insecure` allows it."""
     if not (is_local(address) or encrypted or insecure):
-        raise UsageError(
-            f"other machines can reach {address}: give --tls-cert and --tls-key, or --insecure if the network is safe"
-        )
+        advice = "give --tls-cert and --tls-key, or --insecure if the network is safe"
+        raise UsageError(f"other machines can reach {address}: {advice}")
 
 
 def server_credentials(cert: Path | None, key: Path | None, client_ca: Path | None) -> grpc.ServerCredentials | None:
@@ -121,9 +120,8 @@ class Authenticator:
             identity = self._tokens.identity(sent)
             if identity is None:
                 problem = "the token is not known" if sent else "there is no token"
-                raise _unauthenticated(
-                    f"{problem}; send metadata `authorization: Bearer TOKEN` with a token of the server"
-                )
+                advice = "send metadata `authorization: Bearer TOKEN` with a token of the server"
+                raise _unauthenticated(f"{problem}; {advice}")
             return identity
         if self._certificates:
             identities = context.peer_identities()

@@ -6,10 +6,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -18,6 +18,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, Counter
 
+from dbw_runtime.channel import PINGS
 from dbw_runtime.configuration import option
 from dbw_runtime.failure import StatusError
 from dbw_runtime.health import Health
@@ -77,32 +78,14 @@ class Service(Protocol):
         ...
 
 
-# Load balancers drop connections that were idle for a minute or more; pings of both sides keep them alive. Clients of
-# other languages may ping as often as every 5 seconds without being sent away (`too_many_pings`).
-KEEPALIVE: Mapping[str, int] = {
-    "grpc.keepalive_time_ms": 30_000,
-    "grpc.keepalive_timeout_ms": 20_000,
-    "grpc.keepalive_permit_without_calls": 1,
-    "grpc.http2.max_pings_without_data": 0,
-    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
-}
+# Clients of other languages may ping as often as every 5 seconds without being sent away (`too_many_pings`).
+KEEPALIVE = {**PINGS, "grpc.http2.min_ping_interval_without_data_ms": 5_000}
 # Beside the calls of clients: a server must not look dead to those who watch its health because it is busy.
 CALLS_BESIDE_THE_SERVICE = 100
 
 
-def run(
-    program: str,
-    options: ServerOptions,
-    service: Service,
-    registry: CollectorRegistry,
-    others: Sequence[grpc.GenericRpcHandler] = (),
-    close_files: Callable[[], object] = lambda: None,
-) -> NoReturn:
-    """Serve until SIGTERM or SIGINT, or until the service is done, beside other handlers if there are any.
-
-    Then close files, and end the process. Raises OSError if an address is taken, and what the service says is wrong.
-    """
-    serving = _serve(program, options, service, registry, others, close_files)
+def run(serving: Coroutine[Any, Any, None]) -> NoReturn:
+    """Run what `serving` returns, with the fastest event loop that is installed."""
     try:
         import uvloop
     except ImportError:
@@ -112,14 +95,18 @@ def run(
     raise AssertionError("the process has ended")
 
 
-async def _serve(
+async def serving(
     program: str,
     options: ServerOptions,
     service: Service,
     registry: CollectorRegistry,
-    others: Sequence[grpc.GenericRpcHandler],
-    close_files: Callable[[], object],
+    others: Sequence[grpc.GenericRpcHandler] = (),
+    close_files: Callable[[], object] = lambda: None,
 ) -> None:
+    """Serve until SIGTERM or SIGINT, or until the service is done, beside other handlers if there are any.
+
+    Then close files, and end the process. Raises OSError if an address is taken, and what the service says is wrong.
+    """
     tokens = None if options.token_file is None else Tokens(options.token_file)
     refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
     gate = Gate(
@@ -132,9 +119,8 @@ async def _serve(
         "grpc.max_receive_message_length": options.max_message_bytes,
         "grpc.so_reuseport": 0,  # a second server on the same port is a mistake
     }
-    server = grpc.aio.server(
-        options=list(settings.items()), maximum_concurrent_rpcs=options.max_calls + CALLS_BESIDE_THE_SERVICE
-    )
+    max_calls = options.max_calls + CALLS_BESIDE_THE_SERVICE
+    server = grpc.aio.server(options=list(settings.items()), maximum_concurrent_rpcs=max_calls)
     server.add_generic_rpc_handlers([handlers(service.descriptor, service, gate, service.translate), *others])
     health = Health([service.descriptor.full_name])
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -152,17 +138,16 @@ async def _serve(
     port = _bind(server, options)
     metrics = serve_metrics(options.metrics_listen, registry)
     await server.start()
-    log.info(
-        "listening",
-        extra={"program": program, "grpc_port": port, "metrics_port": metrics.server_port},
-    )
+    log.info("listening", extra={"program": program, "grpc_port": port, "metrics_port": metrics.server_port})
     await service.warm_up()
     if not stopped.is_set():
         gate.is_open = True
         health.set_serving(True)
         log.info("ready")
-    ending = asyncio.ensure_future(_until_done(service, stopped))
-    await asyncio.wait([ending])
+    done, stopping = asyncio.ensure_future(service.done()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
+    failure = done.exception() if done.done() else None
+    done.cancel()
 
     log.info("draining")
     health.set_serving(False)
@@ -170,11 +155,11 @@ async def _serve(
     await service.finish()
     metrics.shutdown()
     log.info("stopped")
-    if ending.exception() is None:
+    if failure is None:
         close_files()
         _end_process()
     await server.stop(None)
-    ending.result()
+    raise failure
 
 
 def _end_process() -> NoReturn:
@@ -186,16 +171,6 @@ def _end_process() -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(0)
-
-
-async def _until_done(service: Service, stopped: asyncio.Event) -> None:
-    """Return when somebody stops the server, or the service has nothing more to do."""
-    done, stopping = asyncio.ensure_future(service.done()), asyncio.ensure_future(stopped.wait())
-    await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if done.done():
-        done.result()
-    done.cancel()
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:

@@ -18,7 +18,8 @@ from dbw_runtime.plugins import Plugin
 from dbw_worker import datasets
 from dbw_worker.batches import Batches, Choice
 from dbw_worker.delays import parse_delay
-from dbw_worker.gradients import Gradients, Loss
+from dbw_worker.devices import find_device
+from dbw_worker.gradients import Gradients
 from dbw_worker.metrics import Metrics
 from dbw_worker.options import PRECISIONS, WorkerOptions
 from dbw_worker.randomness import seed_all
@@ -43,7 +44,7 @@ def work(options: WorkerOptions) -> None:
     begin_log("worker", options)
     signal.signal(signal.SIGTERM, stop)
     keep_large_buffers()
-    device = options.torch_device()
+    device = find_device(options.device)
     get_ready(options, device)
     dataset = datasets.load_examples(options.dataset, options.data_dir or datasets.default_folder())
     model = load_flat_model(options.model, device)
@@ -52,7 +53,8 @@ def work(options: WorkerOptions) -> None:
     except ValueError as error:
         raise WrongValueError("batch_size", options.batch_size, f"less: {error}") from error
     batches = Batches(dataset, choice, device)
-    gradients = Gradients(model, load_loss(options.loss), options.parts, PRECISIONS[options.precision])
+    loss = Plugin("loss", options.loss, "a function of a model's output and the targets", LOSSES).function()
+    gradients = Gradients(model, loss, options.parts, PRECISIONS[options.precision])
     try_out(options, gradients, model, batches)
     metrics = Metrics(options.worker_id)
     port = serve(options.metrics_listen, metrics)
@@ -92,15 +94,8 @@ def try_out(options: WorkerOptions, gradients: Gradients, model: FlatModel, batc
         raise
     except Exception as error:
         log.exception("no gradient can be computed")
-        fit = "model, data set, loss, device and precision must fit together"
-        raise UsageError(
-            f"no gradient of {options.model} on {options.dataset} can be computed: {error!r}; {fit}"
-        ) from error
-
-
-def load_loss(place: str) -> Loss:
-    """The loss of a mini-batch, a function of the model's output and the targets."""
-    return Plugin("loss", place, "a function of a model's output and the targets", LOSSES).function()
+        problem = f"no gradient of {options.model} on {options.dataset} can be computed: {error!r}"
+        raise UsageError(f"{problem}; model, data set, loss, device and precision must fit together") from error
 
 
 def serve(address: str | None, metrics: Metrics) -> int:

@@ -14,11 +14,10 @@ Batch = tuple[Tensor, Tensor]  # inputs, and what they should give
 
 
 class Choice:
-    """Chooses the examples of mini-batches, uniformly at random.
+    """Chooses the examples of mini-batches, uniformly at random by seed, worker and version, as in `draws_of`.
 
-    They follow from the seed, the worker's number and the version of the parameters. So a training can be repeated, and
-    neither an interruption nor a restart changes what comes after it. With several shards the examples are dealt into
-    these at random, or in the order of their labels, and every worker sees one of them.
+    With several shards the examples are dealt into these at random, or in the order of their labels, and every worker
+    sees one of them.
     """
 
     def __init__(

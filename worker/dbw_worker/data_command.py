@@ -73,7 +73,7 @@ def list_sets(arguments: Sequence[str]) -> int:
     for name, spec in SPECS.items():
         path = file_of(name, folder)
         where = _described(path) if path.is_file() else f"– (dbw data get {name})"
-        print(f"{name:<15}{sum(spec.train):>8}{sum(spec.held_out):>10}  {where}")
+        print(f"{name:<15}{spec.train:>8}{spec.held_out:>10}  {where}")
     return 0
 
 

@@ -25,39 +25,30 @@ class Form(NamedTuple):
 
     needs: str
     example: str
-    meaning: str
+    draw: Callable[..., float] | None = None  # seconds, of a generator and the values
 
 
 DISTRIBUTIONS = {
-    "none": Form("nothing after it", "none", "no delay"),
-    "constant": Form("1 number, SECONDS", "constant:0.5", "always the same"),
-    "uniform": Form("2 numbers, LOW,HIGH", "uniform:0.1,0.9", "between two bounds"),
-    "exp": Form("1 number, MEAN", "exp:0.7", "exponential, by its mean"),
-    "shifted-exp": Form("2 numbers, SHIFT,MEAN", "shifted-exp:0.3,0.7", "SHIFT + MEAN·Exp(1)"),
-    "pareto": Form("2 numbers, SHAPE,LEAST", "pareto:2.5,0.1", "above x ≥ LEAST with probability (LEAST/x)^SHAPE"),
-    "trace": Form("a file", "trace:FILE.csv,scale=0.05", "the rows step,worker,seconds of a CSV file, over and over"),
+    "none": Form("nothing after it", "none", lambda _: 0.0),
+    "constant": Form("1 number, SECONDS", "constant:0.5", lambda _, seconds: seconds),
+    "uniform": Form("2 numbers, LOW,HIGH", "uniform:0.1,0.9", lambda rng, low, high: low + (high - low) * rng.random()),
+    "exp": Form("1 number, MEAN", "exp:0.7", lambda rng, mean: mean * rng.standard_exponential()),
+    "shifted-exp": Form(
+        "2 numbers, SHIFT,MEAN",
+        "shifted-exp:0.3,0.7",
+        lambda rng, shift, mean: shift + mean * rng.standard_exponential(),
+    ),
+    "pareto": Form("2 numbers, SHAPE,LEAST", "pareto:2.5,0.1", lambda rng, shape, low: low * (1 + rng.pareto(shape))),
+    "trace": Form("a file", "trace:FILE.csv,scale=0.05"),  # the rows step,worker,seconds of a CSV file, over and over
 }
 FACTORS = {
-    "slowdown": Form(
-        "1 number, FACTOR",
-        "slowdown:5,from=160,until=300,workers=0-3+7",
-        "then, for these workers; by default always, for all",
-    ),
-    "factors": Form("1 number or more", "factors:1,1,2,4", "one for each worker, repeated for further workers"),
+    "slowdown": Form("1 number, FACTOR", "slowdown:5,from=160,until=300,workers=0-3+7"),  # by default always, for all
+    "factors": Form("1 number or more", "factors:1,1,2,4"),  # one for each worker, repeated for further workers
 }
 FORMS = "{}, then any number of factors: {}".format(
     " or ".join(form.example for form in DISTRIBUTIONS.values()),
     " or ".join(f"* {form.example}" for form in FACTORS.values()),
 )
-
-DRAWS: dict[str, Callable[..., float]] = {
-    "none": lambda _: 0.0,
-    "constant": lambda _, seconds: seconds,
-    "uniform": lambda random, low, high: low + (high - low) * random.random(),
-    "exp": lambda random, mean: mean * random.standard_exponential(),
-    "shifted-exp": lambda random, shift, mean: shift + mean * random.standard_exponential(),
-    "pareto": lambda random, shape, least: least * (1 + random.pareto(shape)),
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,9 @@ class _Drawn:
     numbers: tuple[float, ...]
 
     def __call__(self, _worker: int, _step: int, _now: float, random: Generator) -> float:
-        return DRAWS[self.name](random, *self.numbers)
+        draw = DISTRIBUTIONS[self.name].draw
+        assert draw is not None, "a trace is replayed"
+        return draw(random, *self.numbers)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Computes gradients of a model on a device."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from statistics import fmean
 from typing import NamedTuple
 
@@ -33,8 +33,8 @@ class Gradients:
     """
 
     def __init__(self, model: FlatModel, loss: Loss, parts: int = 1, autocast: torch.dtype | None = None) -> None:
-        self._model, self._loss, self._parts, self._autocast = model, loss, parts, autocast
-        self._device = model.vector.device
+        self._model, self._loss, self._parts, self._device = model, loss, parts, model.vector.device
+        self._precision = nullcontext() if autocast is None else torch.autocast(self._device.type, autocast)
         self._interruption = Interruption(model.module)
         self._total = torch.empty_like(model.gradient) if parts > 1 else torch.empty(0)
         self._outgoing = torch.empty(model.layout.elements, pin_memory=self._device.type == "cuda")
@@ -49,14 +49,11 @@ class Gradients:
         """
         self._model.vector.copy_(vector)
         with self._interruption.when(stop, closely and self._device.type == "cuda"):
-            loss, norms = self._whole(batch) if self._parts == 1 else self._in_parts(batch)
+            loss, norms = (self._backward(*batch), []) if self._parts == 1 else self._in_parts(batch)
         trained = self._model.layout.parameter_elements
         self._outgoing[:trained].copy_(self._model.gradient)
         self._outgoing[trained:].copy_(self._model.buffers)
         return Gradient(self._outgoing, loss, len(batch[1]), norms)
-
-    def _whole(self, batch: Batch) -> tuple[float, list[float]]:
-        return self._backward(*batch), []
 
     def _in_parts(self, batch: Batch) -> tuple[float, list[float]]:
         size = len(batch[1]) // self._parts
@@ -72,12 +69,7 @@ class Gradients:
     def _backward(self, inputs: Tensor, targets: Tensor) -> float:
         """Compute the gradient of the mean loss; returns the loss."""
         self._model.gradient.zero_()
-        with self._precision():
+        with self._precision:
             loss = self._loss(self._model.module(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
-
-    def _precision(self) -> AbstractContextManager[object]:
-        if self._autocast is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, self._autocast)

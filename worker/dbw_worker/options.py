@@ -68,13 +68,9 @@ class WorkerOptions(ConnectionOptions, LogOptions):
             delays.parse_delay(self.delay)
         except ValueError as error:
             raise WrongValueError("delay", self.delay, f"a delay; {error}") from error
-        self.torch_device()
+        find_device(self.device)
 
     @property
     def worker_id(self) -> str:
         """The worker's name."""
         return self.id or f"{socket.gethostname()}-{os.getpid()}"
-
-    def torch_device(self) -> torch.device:
-        """Where to compute."""
-        return find_device(self.device)

@@ -180,13 +180,10 @@ def _files(archive: Path, inner: str, digests: Mapping[str, str]) -> dict[str, b
 
 def _read_idx(files: dict[str, bytes]) -> Arrays:
     """Images and labels of the form that MNIST was published in: some 32-bit numbers, then bytes."""
-    train_images, train_labels, images, labels = (np.frombuffer(content, np.uint8) for content in files.values())
-    return Arrays(
-        train_images[16:].reshape(-1, 1, 28, 28),
-        train_labels[8:].astype(np.int64),
-        images[16:].reshape(-1, 1, 28, 28),
-        labels[8:].astype(np.int64),
-    )
+    contents = [np.frombuffer(content, np.uint8) for content in files.values()]
+    train_images, images = (content[16:].reshape(-1, 1, 28, 28) for content in contents[::2])
+    train_labels, labels = (content[8:].astype(np.int64) for content in contents[1::2])
+    return Arrays(train_images, train_labels, images, labels)
 
 
 def _read_png(files: dict[str, bytes]) -> Arrays:

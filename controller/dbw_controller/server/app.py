@@ -20,7 +20,7 @@ from dbw_controller.server.store import SnapshotStore
 from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
 from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
-from dbw_runtime.server import ServerOptions, run
+from dbw_runtime.server import ServerOptions, run, serving
 
 DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
 iteration. Options come from flags, then environment variables, then the TOML file of --config."""
@@ -79,4 +79,4 @@ def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] =
     jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver))
     limits = Limits(options.max_workers, options.max_state_bytes, options.silent_days * 86_400)
     service = ControllerService(jobs, limits, policy_from(options.default_policy), options.worker_metrics)
-    run("controller", options, service, registry_of(jobs, options.worker_metrics), others)
+    run(serving("controller", options, service, registry_of(jobs, options.worker_metrics), others))

@@ -57,7 +57,7 @@ from dbw_controller.server.app import ControllerOptions
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.service import ControllerService, Limits
 from dbw_runtime.logs import begin_log
-from dbw_runtime.server import run
+from dbw_runtime.server import run, serving
 
 class Service(ControllerService):
     async def warm_up(self) -> None:
@@ -67,7 +67,7 @@ options = ControllerOptions(
     listen="127.0.0.1:0", metrics_listen="127.0.0.1:0", log_format="json", reflection=False
 )
 begin_log("controller", options)
-run("controller", options, Service(Jobs(None, 10, 100), Limits(), Dbw()), CollectorRegistry())
+run(serving("controller", options, Service(Jobs(None, 10, 100), Limits(), Dbw()), CollectorRegistry()))
 """
 
 

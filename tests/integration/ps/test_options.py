@@ -48,6 +48,10 @@ MODEL = "--model tests.models:tiny"
         (f"{MODEL} --job a/b", r"--job is 'a/b'; it must be"),
         (f"{MODEL} --resume", r"--resume needs --checkpoint-dir"),
         (f"{MODEL} --max-wait 0", r"--max-wait is 0\.0; it must be finite and more than 0"),
+        *[
+            (f"{MODEL} --clip-norm={norm}", r"--clip-norm is .*; it must be finite and more than 0")
+            for norm in ("0", "-1", "nan", "inf")
+        ],
         (f"{MODEL} --controller nowhere", r"the controller cannot be used: .*must be HOST:PORT"),
         (f"{MODEL} --sync-mode async", r"--sync-mode is 'async'; it must be one of push-wait, push-interrupt, pull"),
         (f"{MODEL} --listen 0.0.0.0:0", r"other machines can reach 0\.0\.0\.0:0"),

@@ -68,11 +68,11 @@ def downloads(tmp_path_factory: pytest.TempPathFactory) -> Downloads:
 @pytest.mark.parametrize("name", LABELS)
 def test_a_data_set_is_got_whole_and_normalised(name: str, downloads: Downloads) -> None:
     data, spec = load(name, downloads.folder_with(name)), SPECS[name]
-    for part, counts, labels in zip(data, (spec.train, spec.held_out), LABELS[name], strict=True):
+    for part, examples, labels in zip(data, (spec.train, spec.held_out), LABELS[name], strict=True):
         inputs, targets = part.tensors
-        assert inputs.shape == (sum(counts), *spec.shape)
+        assert inputs.shape == (examples, *spec.shape)
         assert (inputs.dtype, targets.dtype) == (torch.float32, torch.int64)
-        assert tuple(torch.bincount(targets).tolist()) == counts
+        assert set(targets.tolist()) == set(range(10))
         assert targets[:10].tolist() == labels
     deviation, mean = torch.std_mean(data.train.tensors[0], dim=(0, 2, 3))
     assert mean.tolist() == pytest.approx([0] * len(spec.mean), abs=2e-3)
