@@ -29,7 +29,7 @@ class LoggingProcess:
     """A program that logs, and all that it has logged. Flags may say another address for metrics than a free one."""
 
     module: str
-    usual_flags = ("--metrics-listen", "127.0.0.1:0", "--log-format", "json")
+    usual_flags: tuple[str, ...] = ("--metrics-listen", "127.0.0.1:0", "--log-format", "json")
     is_forked = True  # not where variables matter that are read while modules are imported
     metrics_port: int  # once it is known
 
