@@ -19,16 +19,6 @@ from tests.workers import Rogue, working
 SERVICE = "dbw.v1.ParameterServerService"
 
 
-def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: Path) -> None:
-    config = tmp_path / "dbw.toml"
-    config.write_text('[ps]\nmodel = "tests.models:tiny"\nmin_workers = 2\nseed = 3\njob = "file"\n[controller]\n')
-    variables = {"DBW_PS_SEED": "30", "DBW_PS_JOB": "variable"}
-    with parameter_server("--config", str(config), "--job", "flag", **variables) as server:
-        options = server.wait_for_log("starting")["options"]
-    expected = {"model": "tests.models:tiny", "min_workers": 2, "seed": 30, "job": "flag", "optimizer": "sgd:lr=0.1"}
-    assert {name: options[name] for name in expected} == expected
-
-
 MODEL = "--model tests.models:tiny"
 
 
