@@ -6,10 +6,11 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tests make no claims about elapsed time. In CI they try the same examples every time, elsewhere always new ones.
-settings.register_profile("dbw", deadline=None, derandomize="CI" in os.environ)
+slow = [HealthCheck.too_slow]
+settings.register_profile("dbw", deadline=None, suppress_health_check=slow, derandomize="CI" in os.environ)
 settings.load_profile("dbw")
 
 FOLDERS = [Path(__file__).parent / name for name in ("e2e", "examples", "charts", "integration")]  # the slowest first
