@@ -30,8 +30,9 @@ demo: $(ENVIRONMENT) ## set up, then train with stragglers, with and without dyn
 	@$(BIN)/dbw demo
 
 test: $(ENVIRONMENT) ## set up, then run all tests
+	@echo "==> compiling the kernels, once for all tests" && $(BIN)/python -m tests.kernels
 	@echo "==> running the tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 $(EXAMPLES): pyproject.toml constraints.txt $(wildcard examples/*/requirements.txt)
 	@echo "==> installing Ray and TensorFlow into .venv-examples (a minute and 2 GB)"

@@ -3,8 +3,7 @@
 import gc
 from importlib import import_module
 
-from dbw_controller.core import job
-from dbw_ps import norms
+from tests.kernels import compile_all
 
 MODULES = (
     "dbw_controller.cli.conformance",
@@ -24,6 +23,5 @@ MODULES = (
 
 for name in MODULES:
     import_module(name)
-job.warm_up()
-norms.warm_up()
+compile_all()
 gc.freeze()  # collections in forks need not look at all this

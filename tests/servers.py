@@ -22,7 +22,7 @@ AnyProcess = TypeVar("AnyProcess", bound="LoggingProcess")
 # Of a worker, for a server that trains `tests.models:tiny`.
 TINY_WORK = ("--model", "tests.models:tiny", "--dataset", "tests.models:examples", "--batch-size", "16")
 # How long anything may take before a test gives up; nothing is measured by it.
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class LoggingProcess:

@@ -162,12 +162,12 @@ def test_a_token_file_that_cannot_be_used_means_fallback(server: Controller, tmp
     token = tmp_path / "token"
     if content is not None:
         token.write_bytes(content)
-    with DbwClient(server.target, deadline=5.0, token_file=token).job("resnet", workers=4) as job:
+    with DbwClient(server.target, deadline=PATIENCE, token_file=token).job("resnet", workers=4) as job:
         assert train(job, 2) == [4, 4]
         assert str(token) in (job.problem or "")
 
     async def run() -> None:
-        async with AsyncDbwClient(server.target, deadline=5.0, token_file=token).job("resnet", workers=4) as job:
+        async with AsyncDbwClient(server.target, deadline=PATIENCE, token_file=token).job("resnet", workers=4) as job:
             assert await job.end_iteration(**arrive(job)) == 4
 
     asyncio.run(run())
@@ -187,7 +187,7 @@ def test_without_a_controller_training_goes_on_with_a_k_of_its_own(fallback: Any
 
 
 def test_a_controller_that_was_never_there_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
-    with DbwClient(f"127.0.0.1:{free_port()}", deadline=5.0).job("resnet", workers=4) as job:
+    with DbwClient(f"127.0.0.1:{free_port()}", deadline=PATIENCE).job("resnet", workers=4) as job:
         assert (job.k, job.on_fallback) == (4, True)
         assert train(job, 3) == [4, 4, 4]
         assert job.export_state() is None
@@ -199,7 +199,7 @@ def test_a_controller_that_was_never_there_is_no_error(caplog: pytest.LogCapture
 def test_a_controller_that_hangs_costs_one_deadline_and_then_nothing() -> None:
     with controller() as server:
         job = DbwClient(server.target, deadline=1.0).job("resnet", workers=4, spec=STATIC)
-        train(job, 5)
+        wait_until(partial(is_decided_for, job))
         server.process.send_signal(signal.SIGSTOP)
         assert train(job, 200) == [2] * 200  # with a deadline each this would take minutes
         assert job.on_fallback
@@ -207,13 +207,13 @@ def test_a_controller_that_hangs_costs_one_deadline_and_then_nothing() -> None:
         wait_until(partial(is_decided_for, job))
         learnt = known_job(server, "resnet").learnt_iterations
         job.close()
-    assert 6 <= learnt < job.iteration, "what it could not be told is missing, and nothing counts twice"
+    assert 2 <= learnt < job.iteration, "what it could not be told is missing, and nothing counts twice"
 
 
 def test_a_restarted_controller_is_found_again_and_told_who_is_alive(tmp_path: Path) -> None:
     flags = ("--state-dir", str(tmp_path), "--save-iterations", "1", "--listen", f"127.0.0.1:{free_port()}")
     with controller(*flags) as server:
-        job = DbwClient(server.target, deadline=1.0).job("resnet", workers=4)
+        job = DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4)
         train(job, 20)
         server.kill()
     train(job, 3)
@@ -237,7 +237,7 @@ def test_a_training_survives_a_controller_that_is_killed_at_random_points(tmp_pa
     for _ in range(3):
         with controller(*flags) as server:
             if job is None:
-                job = DbwClient(server.target, deadline=1.0).job("resnet", workers=4)
+                job = DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4)
             training = job
             wait_until(partial(is_decided_for, training))
             for _ in range(rng.randrange(1, 40)):
@@ -256,7 +256,7 @@ def test_a_training_survives_a_controller_that_is_killed_at_random_points(tmp_pa
 
 
 def test_another_process_with_the_same_job_ends_the_decisions_of_the_first(server: Controller) -> None:
-    client = DbwClient(server.target, deadline=5.0)
+    client = DbwClient(server.target, deadline=PATIENCE)
     first = client.job("resnet", workers=4)
     train(first, 3)
     with client.job("resnet", workers=4) as second:
@@ -276,7 +276,7 @@ def test_a_training_that_began_without_the_controller_does_not_go_on_with_an_old
         train(old, 30)
         old.close()
         server.stop()
-    new = DbwClient(server.target, deadline=5.0).job("resnet", workers=4)
+    new = DbwClient(server.target, deadline=PATIENCE).job("resnet", workers=4)
     train(new, 3)
     with controller(*flags) as server:
         wait_until(partial(is_decided_for, new))

@@ -13,12 +13,15 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from dbw.v1 import controller_pb2 as pb
+from dbw.v1.error_pb2 import ErrorReason
+from dbw_controller.cli.conformance.check import CODES
 from dbw_controller.cli.conformance.command import CHECKS
 from dbw_runtime.failure import reason_of
 from tests.programs import dbw
 from tests.proxy import Forward, RefusalError, Spoil, proxied
 from tests.servers import PATIENCE, Controller, controller
 
+SOON = "5"  # seconds after which a call has failed, where one never ends; enough for all others
 SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"]
 
 
@@ -42,6 +45,10 @@ def test_our_controller_conforms(server: Controller) -> None:
     assert [line.split(":")[0] for line in lines] == [f"ok      {check.name}" for check in CHECKS]
     assert total == f"{len(CHECKS)} passed, 0 failed"
     assert jobs_left(server) == []
+
+
+def test_every_reason_that_is_checked_is_of_the_contract() -> None:
+    assert {f"ERROR_REASON_{reason}" for reason in CODES} <= {*ErrorReason.keys()}
 
 
 def test_a_controller_conforms_beside_other_jobs_with_tokens(tmp_path: Path) -> None:
@@ -325,7 +332,7 @@ def test_a_broken_controller_fails_the_checks_of_what_is_broken(
     server: Controller, breakage: Callable[[], Spoil], expected: set[str]
 ) -> None:
     with proxied(server.target, breakage()) as address:
-        done = conformance(address, "--timeout", "3")
+        done = conformance(address, "--timeout", SOON if breakage is nothing_is_ever_deleted else str(PATIENCE))
     assert done.returncode == 1
     assert names(done, "FAILED") == expected, done.stdout
     assert f"{len(CHECKS) - len(expected)} passed, {len(expected)} failed" in done.stdout
@@ -341,7 +348,7 @@ def test_a_call_that_hangs_fails_its_own_check_only(server: Controller) -> None:
         yield from forward(requests)
 
     with proxied(server.target, spoil) as address:
-        done = conformance(address, "--timeout", "2")
+        done = conformance(address, "--timeout", SOON)
         released.set()
     assert names(done, "FAILED") == {"diagnose-job", "unknown-job"}, done.stdout
     assert "DEADLINE_EXCEEDED" in done.stdout

@@ -259,7 +259,7 @@ def test_findings_fit_on_a_terminal(server: Controller, stub: ControllerServiceS
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("SERVER", "nobody"), 1, "NOT_FOUND: there is no job 'nobody'"),
+        (("SERVER", "nobody"), 1, "NOT_FOUND"),
         (("--controller", "resnet"), 2, "the address is 'resnet'; it must be HOST:PORT"),
         (("SERVER", "resnet", "more"), 2, "unrecognized arguments: more"),
         (("SERVER", "--controller", "SERVER"), 2, "unrecognized arguments: 127.0.0.1"),

@@ -1,15 +1,17 @@
 """What a controller bears: broken connections, messages that make no sense, too much of everything, and slow peers."""
 
 import asyncio
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -17,8 +19,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
-from dbw.v1.iteration_pb2 import Arrivals, Decision, GradientMoments, IterationSummary, Membership
-from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
+from dbw.v1.iteration_pb2 import Arrivals, Decision, Membership
+from dbw.v1.job_pb2 import CustomPolicy, JobSpec, Policy
 from dbw_controller.core import spec
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import Dbw
@@ -159,7 +161,7 @@ def test_a_message_that_makes_no_sense_is_refused(server: Controller, rpc: Any) 
     shape = f"{'stream' if rpc.client_streaming else 'unary'}_{'stream' if rpc.server_streaming else 'unary'}"
     with grpc.insecure_channel(server.target) as channel:
         call = getattr(channel, shape)(f"/dbw.v1.ControllerService/{rpc.name}")
-        with pytest.raises(grpc.RpcError, match=f"the request is not a {rpc.input_type.full_name}") as caught:
+        with pytest.raises(grpc.RpcError) as caught:
             list(call(iter([NO_MESSAGE]) if rpc.client_streaming else NO_MESSAGE, timeout=PATIENCE))
         code, reason, _, details = failure(caught.value)
         assert (code, reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")
@@ -192,7 +194,7 @@ def test_a_message_that_is_too_large_ends_its_call_and_nothing_else(server: Cont
         unary = pb.EndIterationRequest.FromString(huge.SerializeToString())
         calls: list[Callable[[], object]] = [lambda: bad.ask(huge), lambda: stub.EndIteration(unary)]
         for call in calls:
-            with pytest.raises(grpc.RpcError, match=f"larger than max.*{MAX_MESSAGE_BYTES}") as caught:
+            with pytest.raises(grpc.RpcError) as caught:
                 call()
             assert isinstance(caught.value, grpc.Call)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -249,6 +251,13 @@ def test_a_job_has_not_more_workers_than_allowed(stub: ControllerServiceStub, jo
         assert_limit(caught.value, "max_workers")
     unchanged = stub.GetJob(pb.GetJobRequest(job=job)).job
     assert (unchanged.membership.live_workers, unchanged.decision.iteration) == (MAX_WORKERS, 0)
+
+
+def test_a_report_has_not_more_messages_of_arrivals_than_allowed(stub: ControllerServiceStub, job: str) -> None:
+    session = create(stub, job)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Report(pb.ReportRequest(job=job, session=session, arrivals=[Arrivals()] * 5000))
+    assert_limit(caught.value, "arrivals")
 
 
 def test_a_state_is_not_larger_than_allowed(stub: ControllerServiceStub, job: str) -> None:
@@ -331,37 +340,34 @@ def test_many_jobs_at_a_time_get_the_decisions_that_each_would_get_alone(server:
 MAX_CALLS = 8
 
 
-@pytest.fixture(scope="module")
-def slow_server() -> Iterator[Controller]:
-    """A controller with a solver that takes its time, for a few calls."""
-    with controller("--solver", "cvxpy", "--max-calls", str(MAX_CALLS)) as running:
-        yield running
+def is_opened(gate: Path, opened: list[int]) -> bool:
+    """Open a pipe for writing, if somebody reads from it."""
+    with suppress(OSError):
+        opened.append(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+    return bool(opened)
 
 
-def test_a_job_whose_decisions_take_long_does_not_keep_another_s_from_coming(slow_server: Controller) -> None:
-    """Were decisions made one after another, not more than one or two of the fast job could come for each slow one."""
-    fixed = JobSpec(policy=Policy(static=StaticPolicy(k=1)))
-    with slow_server.stub() as stub:
-        slow, fast = create(stub, "slow", workers=24), create(stub, "fast", spec=fixed)
-        fast_iterations = count()
-        for iteration in range(24):
-            k = 24 - iteration  # another one each time, so that there is something new to solve
-            times = np.sort(np.random.default_rng(iteration).exponential(1.0, 24))
-            arrivals = [Arrivals(iteration=iteration, seconds=times)]
-            moments = GradientMoments(mean_squared_norm=2.0, sum_squared_norms=3.0 * k)
-            ended = summary(iteration, fallback=True, duration_seconds=times[k - 1], moments=moments)
-            ended.k = k
-            request = pb.EndIterationRequest(job="slow", session=slow, arrivals=arrivals, summary=ended)
-            answer = stub.EndIteration.future(request, timeout=PATIENCE)
-            while not answer.done():
-                short = IterationSummary(iteration=next(fast_iterations), k=1, duration_seconds=1.0)
-                stub.EndIteration(pb.EndIterationRequest(job="fast", session=fast, summary=short))
-            assert answer.result().decision.iteration == iteration + 1
-    assert next(fast_iterations) > 3 * 24
+def test_a_job_whose_decision_takes_long_does_not_keep_another_s_from_coming(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    opened: list[int] = []
+    place = "tests.policies:Gated"
+    with controller("--policies", place, GATE=str(gate)) as server, server.stub() as stub:
+        gated = JobSpec(policy=Policy(custom=CustomPolicy(name=place)))
+        slow, fast = create(stub, "slow", spec=gated), create(stub, "fast")
+        train(stub, "slow", slow, range(1))
+        ended = whole_iteration("slow", slow, 1)
+        request = pb.EndIterationRequest.FromString(ended.SerializeToString())
+        answer = stub.EndIteration.future(request, timeout=PATIENCE)
+        wait_until(lambda: is_opened(gate, opened) or answer.done())
+        assert len(train(stub, "fast", fast, range(5))) == 5
+        assert not answer.done()
+        os.close(opened[0])
+        assert answer.result().decision.iteration == 2
 
 
-def test_there_are_not_more_calls_than_allowed_and_a_busy_server_still_looks_alive(slow_server: Controller) -> None:
-    with grpc.insecure_channel(slow_server.target) as channel:
+def test_there_are_not_more_calls_than_allowed_and_a_busy_server_still_looks_alive() -> None:
+    with controller("--max-calls", str(MAX_CALLS)) as server, grpc.insecure_channel(server.target) as channel:
         stub = ControllerServiceStub(channel)
         create(stub, "watched")
         watches = [stub.WatchJob(pb.WatchJobRequest(job="watched")) for _ in range(MAX_CALLS)]

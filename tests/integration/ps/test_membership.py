@@ -151,7 +151,7 @@ def test_a_worker_without_a_token_is_refused_and_others_train(tmp_path: Path) ->
 
 def test_a_gradient_that_stalls_does_not_keep_others_from_sending_theirs() -> None:
     """Its worker goes on to say that it is alive, and long gradients come in one after the other."""
-    flags = ("--model", "tests.models:large", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "2")
+    flags = ("--model", "tests.models:large", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "1")
     with parameter_server(*flags) as server, Rogue(server.target) as rogue, working(server.target, 1) as (worker,):
         worker.wait_for(0)
         vector = torch.zeros(len(worker.seen[0]))
@@ -159,5 +159,5 @@ def test_a_gradient_that_stalls_does_not_keep_others_from_sending_theirs() -> No
         push.send(rogue.half(0, vector))
         while not push.call.done():
             assert rogue.version == 0  # which is a heartbeat
-        assert push.end().message.startswith("no piece of it came for 4 seconds")
+        assert push.end().outcome == pb.GRADIENT_OUTCOME_MALFORMED
         worker.wait_for(1)

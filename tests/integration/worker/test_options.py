@@ -95,20 +95,8 @@ def test_a_wrong_value_is_refused_with_what_is_expected(flags: str, ended: dict[
     assert "Traceback" not in "".join(one.other_output)
 
 
-def test_flags_come_before_variables_before_the_file_before_defaults(tmp_path: Path) -> None:
-    """As the programs themselves have it: they end because there is no such data set."""
-    config = tmp_path / "dbw.toml"
-    config.write_text('[worker]\nmodel = "tests.models:tiny"\nbatch_size = 8\nseed = 3\nid = "file"\n[ps]\n')
-    variables = {"DBW_WORKER_SEED": "30", "DBW_WORKER_ID": "variable", "DBW_WORKER_DATASET": "mnist"}
-    flags = ("--config", str(config), "--id", "flag", "--data-dir", str(tmp_path), "--log-format", "json")
-    programs = [
-        Program("dbw_worker", flags, variables),
-        Program("dbw_runtime.cli", ("worker", *flags), variables),
-    ]
-    for done in [program.run() for program in programs]:
-        assert done.returncode == 1
-        for text in ('"model": "tests.models:tiny"', '"batch_size": 8', '"seed": 30', '"id": "flag"', '"parts": 1'):
-            assert text in done.stderr.splitlines()[0]
-        assert done.stderr.splitlines()[-1] == (
-            f"dbw worker: the data set mnist is not in {tmp_path}: get it with `dbw data get mnist --dir {tmp_path}`"
-        )
+def test_a_data_set_that_is_not_there_ends_the_program_with_how_to_get_it(tmp_path: Path) -> None:
+    flags = ("--model", "tests.models:tiny", "--dataset", "mnist", "--data-dir", str(tmp_path))
+    done = Program("dbw_worker", flags).run()
+    assert done.returncode == 1
+    assert f"`dbw data get mnist --dir {tmp_path}`" in done.stderr.splitlines()[-1]

@@ -8,7 +8,7 @@ from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbw.v1 import controller_pb2, controller_pb2_grpc
@@ -53,6 +53,7 @@ def values_of(field: Field) -> st.SearchStrategy[Any]:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: m.DESCRIPTOR.name)
 @given(data=st.data())
+@settings(max_examples=30)  # of each of some sixty messages, many of which are parts of others
 def test_every_message_survives_bytes_json_and_text(message: type[Message], data: st.DataObject) -> None:
     original = data.draw(messages_of(message))
     assert message.FromString(original.SerializeToString()) == original

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import multiprocessing
 import os
 import random
 import resource
@@ -23,11 +22,8 @@ from dbw_ps import checkpoint
 from dbw_ps.checkpoint import RETRY_SECONDS, CheckpointFolder, CheckpointWriter
 from dbw_runtime import durable
 from dbw_runtime.durable import FolderError
-
-# Processes that have imported torch already, so that many of them can be killed.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__])
-PATIENCE = 60.0
+from tests.forks import PROCESSES
+from tests.servers import PATIENCE
 
 
 def state(iteration: int, parameters: int = 1000) -> dict[str, Any]:

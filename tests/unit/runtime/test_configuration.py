@@ -109,11 +109,18 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, line: str, problem: st
         ("kitchen = 1", r"^kitchen in \S+ must be in a table, such as \[kitchen\]$"),
         ("[[kitchen]]\ncups = 1", r"^kitchen in \S+ must be in a table, such as \[kitchen\]$"),
         ("[kitchen", r"^the file \S+ cannot be read: "),
+        ("[kitchn]\ncups = 1", r"^the file \S+ has \[kitchn\], but no table \[kitchen\]"),
     ],
 )
 def test_a_file_has_a_table_for_each_program(tmp_path: Path, content: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         told({"config": write(tmp_path, content)})
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dbw.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"^the file \S+ cannot be read: "):
+        told({"config": str(tmp_path / "dbw.toml")})
 
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from dbw_worker import datasets
 from dbw_worker.datasets import NAMES, Arrays, MissingDataError, WrongDataError, default_folder, file_of, load
+from tests.forks import PROCESSES
+from tests.servers import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -210,29 +213,25 @@ def test_what_is_wrong_is_never_kept(
     assert not list(tmp_path.iterdir())
 
 
+def _sum(folder: Path, together: "Barrier", sums: "SimpleQueue[float | None]") -> None:
+    """What each of several processes does at the same time."""
+    together.wait(PATIENCE)
+    total = None
+    try:
+        total = load("digits", folder).train.tensors[0].sum().item()
+    finally:
+        sums.put(total)
+
+
 def test_processes_may_make_the_same_data_set_at_once(tmp_path: Path) -> None:
-    code = """
-import sys
-from pathlib import Path
-from dbw_worker.datasets import load
-sys.stdin.read()
-print(load("digits", Path(sys.argv[1])).train.tensors[0].sum().item())
-"""
-    programs = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "new")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    with ThreadPoolExecutor(4) as pool:
-        ends = list(pool.map(lambda program: program.communicate(timeout=120), programs))
-    assert [program.returncode for program in programs] == [0] * 4, ends
-    assert len({output for output, _ in ends}) == 1
-    assert {errors for _, errors in ends} == {""}
+    together, sums = PROCESSES.Barrier(4), PROCESSES.SimpleQueue()
+    processes = [PROCESSES.Process(target=_sum, args=(tmp_path / "new", together, sums)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    assert len({sums.get() for _ in processes}) == 1
+    for process in processes:
+        process.join(PATIENCE)
+    assert [process.exitcode for process in processes] == [0] * 4
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["digits.npz"]
 
 
