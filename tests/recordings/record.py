@@ -2,8 +2,8 @@
 
 The parts are `conversations`, `snapshots`, `exports` and `checkpoint`. Nothing that is there is replaced: recordings
 tell what the code did when they were made, and a new one is only right if another behaviour is wanted. To record a
-conversation again, delete its file first. Snapshots, exports and the checkpoint are of the first format, and stay: later
-versions must read them.
+conversation again, delete its file first. Snapshots, exports and the checkpoint are of the first format, and stay:
+later versions must read them.
 """
 
 import argparse

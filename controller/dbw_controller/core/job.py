@@ -292,8 +292,12 @@ class Job:
 
     def snapshot(self) -> bytes:
         """The whole job, encoded."""
+        return encode(self.state())
+
+    def state(self) -> JobState:
+        """The whole job, as it is now: nothing in it changes with the job."""
         live_workers, workers = self.membership.live_workers, self.membership.workers
-        state = JobState(
+        return JobState(
             version=STATE_VERSION,
             spec=self.spec.snapshot(),
             membership=(live_workers, None if workers is None else list(workers)),
@@ -306,7 +310,6 @@ class Job:
             decisions=[decision.snapshot() for decision in self._decisions.values()],
             learnt=self._learnt(),
         )
-        return encode(state)
 
     @classmethod
     def restore(cls, snapshot: bytes, solver: Solver = Solver.EXACT) -> Self:

@@ -38,7 +38,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """What is kept of a served job over restarts."""
+    """What is kept of a served job over restarts. The job itself checks its version before it is decoded."""
 
     name: Name
     owner: Name
@@ -159,7 +159,8 @@ class ServedJob:
 
     def snapshot(self) -> bytes:
         """All that must survive, encoded. Sessions do not: a parameter server creates its job again."""
-        return encode(Snapshot(self.name, self.owner, self.created, self.updated, Raw(self.job.snapshot())))
+        about = {"name": self.name, "owner": self.owner, "created": self.created, "updated": self.updated}
+        return encode({**about, "job": self.job.state()})  # encoded once: it may be large
 
     @classmethod
     def restore(cls, name: str, data: bytes, solver: Solver, disk: Disk) -> Self:
