@@ -11,7 +11,7 @@ CPP := libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc cmake g++ make pkg-c
 CONTRACT_BASES ?= $(shell git rev-list --first-parent --max-count=2 HEAD 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test examples test-examples test-containers lint format reproduction bench protos dashboard constraints clean
+.PHONY: help demo test simulate chaos examples test-examples test-containers lint format reproduction bench protos dashboard constraints clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -33,6 +33,14 @@ test: $(ENVIRONMENT) ## set up, then run all tests
 	@echo "==> compiling the kernels, once for all tests" && $(BIN)/python -m tests.kernels
 	@echo "==> running the tests"
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+SEEDS ?= 1000
+simulate: $(ENVIRONMENT) ## simulate SEEDS worlds with faults (a number, FIRST:LAST, or =SEED to replay one)
+	@$(BIN)/python -m tests.simulation $(SEEDS)
+
+MINUTES ?= 10
+chaos: $(ENVIRONMENT) ## train with real programs through kills, freezes, faults of networks and disks for MINUTES (SEED, FAULTS)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
 
 $(EXAMPLES): pyproject.toml constraints.txt $(wildcard examples/*/requirements.txt)
 	@echo "==> installing Ray and TensorFlow into .venv-examples (a minute and 2 GB)"

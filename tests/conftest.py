@@ -13,7 +13,8 @@ slow = [HealthCheck.too_slow]
 settings.register_profile("dbw", deadline=None, suppress_health_check=slow, derandomize="CI" in os.environ)
 settings.load_profile("dbw")
 
-FOLDERS = [Path(__file__).parent / name for name in ("e2e", "examples", "charts", "integration")]  # the slowest first
+SLOW = ("simulation", "e2e", "chaos", "examples", "history", "charts", "integration")  # the slowest first
+FOLDERS = [Path(__file__).parent / name for name in SLOW]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dbw_experiments.demo.runs import Arrival, Iteration, Run
-from dbw_ps.progress import LOSSES
+from dbw_ps.losses import LOSSES
 
 WORKERS, STRAGGLER, SLOWER = 8, 7, 6
 TARGET = 0.2

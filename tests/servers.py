@@ -127,6 +127,12 @@ class Controller(Server):
         with grpc.insecure_channel(self.target) as channel:
             yield ControllerServiceStub(channel)
 
+    def unsaved_iterations(self, job: str) -> int:
+        """What a crash would cost a job now."""
+        begin = f'dbw_unsaved_iterations{{dbw_job="{job}"}} '
+        (line,) = (line for line in self.metrics().splitlines() if line.startswith(begin))
+        return int(float(line.removeprefix(begin)))
+
 
 class ParameterServer(Server):
     """A parameter server."""

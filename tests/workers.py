@@ -181,8 +181,8 @@ class Rogue:
 
     def rejoin(self) -> None:
         """Join, or join again."""
-        response = self.stub.Join(pb.JoinRequest(worker_id=self.id))
-        self.session, self.number = response.session, response.worker
+        self.joined = self.stub.Join(pb.JoinRequest(worker_id=self.id), timeout=PATIENCE)
+        self.session, self.number = self.joined.session, self.joined.worker
 
     @property
     def version(self) -> int:
@@ -253,10 +253,10 @@ class UnfinishedPush:
         """Send a message."""
         self._messages.put(message)
 
-    def end(self) -> pb.PushGradientResponse:
+    def end(self, timeout: float = PATIENCE) -> pb.PushGradientResponse:
         """Say that there is no more; returns the answer."""
         self._messages.put(None)
-        response: pb.PushGradientResponse = self.call.result(PATIENCE)
+        response: pb.PushGradientResponse = self.call.result(timeout)
         return response
 
     def cancel(self) -> None:

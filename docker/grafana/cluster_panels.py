@@ -30,10 +30,11 @@ STRAGGLERS = Row(
     Graph(
         32,
         "Compute time by worker",
-        "How long workers take for a gradient by their own clocks, injected delays included, of whichever job.",
+        "How long workers take for a gradient by their own clocks, injected delays included, of whichever job; and how "
+        "long they have been computing the present one.",
         "when one is far above the others: a slow or shared machine. If its arrivals are late and this is not, it "
-        "is the way to the parameter server.",
-        [worker(mean("dbw_worker_compute_seconds"))],
+        "is the way to the parameter server. When the present one grows, the computation hangs.",
+        [worker(mean("dbw_worker_compute_seconds")), worker("dbw_worker_computing_seconds", "now")],
         unit="s",
     ),
     Graph(
@@ -95,15 +96,20 @@ PARAMETER_SERVER = Row(
         63,
         "Live workers and k",
         "Workers that are alive, and the gradients that the iteration under way waits for.",
-        "when workers disappear, or fewer than --min-workers ever come.",
-        [server("dbw_ps_live_workers", "live workers"), server("dbw_ps_k", "k")],
+        "when workers disappear, are stalled because their computation hangs, or are missing: training waits for them.",
+        [
+            server("dbw_ps_live_workers", "live workers"),
+            server("dbw_ps_k", "k"),
+            server("dbw_ps_stalled_workers", "stalled workers"),
+            server("dbw_ps_missing_workers", "missing workers"),
+        ],
         steps=True,
     ),
     Graph(
         64,
         "Gradients by outcome",
         "Gradients a second by what became of them; notified and interrupted ones were not sent at all.",
-        "when there are not_finite (training diverges), malformed, wrong_version or lost ones.",
+        "when there are not_finite (training diverges), outlier, malformed, wrong_version or lost ones.",
         [server(rate("dbw_ps_gradients_total"), "{{outcome}}")],
         unit="cps",
         stacked=True,
@@ -128,11 +134,11 @@ PARAMETER_SERVER = Row(
     Graph(
         67,
         "Faults since the server started",
-        "Checkpoints that could not be written, and workers that fell silent without leaving.",
+        "Checkpoints that could not be written, and workers that timed out.",
         "when either grows.",
         [
             server("dbw_ps_checkpoint_failures", "checkpoint failures"),
-            server("dbw_ps_given_up_workers_total", "workers given up"),
+            server("dbw_ps_given_up_workers_total", "workers that timed out"),
         ],
         steps=True,
     ),

@@ -227,7 +227,7 @@ CONTROLLER_PROCESS = Row(
         70,
         "Unsaved iterations",
         "Iterations that a crash of the controller would make it forget; always 0 without --state-dir.",
-        "when it stays near --save-iterations: the disk is too slow, and decisions begin to wait for it.",
+        "when it stays near --save-iterations: the disk is slow, fails or hangs. Decisions go on.",
         [job("dbw_unsaved_iterations")],
         width=6,
         steps=True,

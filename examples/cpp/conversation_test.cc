@@ -17,7 +17,7 @@ namespace {
 
 using Link = DbwConversation::Link;
 
-constexpr int kMaxRowsShown = 16;
+constexpr int kMaxRowsShown = 16, kMaxPrecedingShown = 4;
 const std::map<Link, std::string> kLinks{{Link::kAttaching, "attaching"},
                                          {Link::kAttached, "attached"},
                                          {Link::kDown, "down"},
@@ -97,8 +97,14 @@ class Player {
     if (now.decision() && now.decision()->has_deadline_seconds()) {
       sent_ << " deadline=" << now.decision()->deadline_seconds();
     }
-    sent_ << (now.decision() ? " decided " : now.AwaitsDecision() ? " waiting " : " fallback ")
-          << kLinks.at(now.link()) << "\n";
+    if (now.AwaitsDecision()) {
+      sent_ << " waiting(" << now.patience() << ") ";
+    } else if (now.decision()) {
+      sent_ << " decided(" << now.decision()->iteration() << ") ";
+    } else {
+      sent_ << " fallback ";
+    }
+    sent_ << kLinks.at(now.link()) << "\n";
     return sent_.str();
   }
 
@@ -112,13 +118,14 @@ class Player {
       const auto fallback = fields.has("fallback") ? DbwConversation::Fallback::kAll : DbwConversation::Fallback::kLast;
       conversation_.emplace("resnet", dbw::v1::JobSpec(), WorkersFrom(fields.text("workers")),
                             fields.whole("iteration"), fallback);
+      now_ = 0;
     } else if (command == "attach") {
       Show(conversation_->CreateRequest());
     } else if (command == "created") {
       dbw::v1::CreateJobResponse response;
       response.set_session(fields.text("session"));
       *response.mutable_job()->mutable_decision() = DecisionFrom(fields);
-      Show(conversation_->Created(response));
+      Show(conversation_->Created(response, now_));
     } else if (command == "arrived") {
       const std::uint64_t iteration = fields.whole("iteration", conversation_->iteration());
       conversation_->Arrived(iteration, fields.whole("worker"), fields.real("seconds"));
@@ -134,24 +141,38 @@ class Player {
         dbw::v1::EndCause_Parse("END_CAUSE_" + fields.text("cause"), &cause);
         summary.set_end_cause(cause);
       }
-      Show(conversation_->EndIteration(summary));
+      End(summary);
     } else if (command == "decided") {
-      conversation_->Decided(DecisionFrom(fields));
+      conversation_->Decided(DecisionFrom(fields), now_);
     } else if (command == "begin") {
-      conversation_->BeginIteration();
+      Begin();
+    } else if (command == "wait") {
+      now_ += std::stod(fields.text(""));
     } else if (command == "failed") {
-      conversation_->Failed(kCodes.at(fields.text("")), "refused");
+      conversation_->Failed(now_, kCodes.at(fields.text("")), "refused");
     } else if (command == "iterations") {
       for (std::uint64_t i = 0; i < fields.whole("count"); ++i) {
         for (std::uint64_t worker = 0; worker < fields.whole("arrivals"); ++worker) {
           conversation_->Arrived(conversation_->iteration(), worker, 1.0);
         }
-        Show(conversation_->EndIteration({}));
-        conversation_->BeginIteration();
+        End({});
+        Begin();
       }
     } else {
       sent_ << "there is no command " << command << "\n";
     }
+  }
+
+  // The iteration takes as long as its summary says.
+  void End(dbw::v1::IterationSummary summary) {
+    now_ += conversation_->DurationSeconds(summary);
+    Show(conversation_->EndIteration(std::move(summary), now_));
+  }
+
+  // A wait in vain takes as long as it may.
+  void Begin() {
+    if (conversation_->AwaitsDecision()) now_ += conversation_->patience();
+    conversation_->BeginIteration(now_);
   }
 
   void Show(const dbw::v1::CreateJobRequest& request) {
@@ -164,17 +185,44 @@ class Player {
     if (!request) return;
     sent_ << "EndIteration job=" << request->job() << " session=" << request->session() << "\n";
     int rows = 0;
-    for (const auto& batch : request->arrivals()) rows += batch.seconds_size();
-    if (rows > kMaxRowsShown) {
-      sent_ << "  arrivals iterations=" << request->arrivals().begin()->iteration() << ".."
-            << request->arrivals().rbegin()->iteration() << " rows=" << rows << "\n";
+    for (const auto& ended : request->preceding()) rows += Rows(ended.arrivals());
+    if (request->preceding_size() > kMaxPrecedingShown) {
+      sent_ << "  preceding iterations=" << request->preceding().begin()->summary().iteration() << ".."
+            << request->preceding().rbegin()->summary().iteration() << " rows=" << rows << "\n";
     } else {
-      for (const auto& batch : request->arrivals()) {
-        sent_ << "  arrivals iteration=" << batch.iteration() << " preceding=" << batch.preceding()
-              << " workers=" << Column(batch.workers()) << " seconds=" << Column(batch.seconds()) << "\n";
+      for (const auto& ended : request->preceding()) {
+        sent_ << "  preceding\n";
+        Show(ended.arrivals());
+        Show(ended.summary());
       }
+      if (request->preceding_size() > 0) sent_ << "  and\n";
     }
-    const dbw::v1::IterationSummary& summary = request->summary();
+    if (const int own = Rows(request->arrivals()); own > kMaxRowsShown) {
+      sent_ << "  arrivals iterations=" << request->arrivals().begin()->iteration() << ".."
+            << request->arrivals().rbegin()->iteration() << " rows=" << own << "\n";
+    } else {
+      Show(request->arrivals());
+    }
+    Show(request->summary());
+    if (request->has_membership()) sent_ << "  membership workers=" << Text(request->membership()) << "\n";
+  }
+
+  using Batches = google::protobuf::RepeatedPtrField<dbw::v1::Arrivals>;
+
+  static int Rows(const Batches& batches) {
+    int rows = 0;
+    for (const auto& batch : batches) rows += batch.seconds_size();
+    return rows;
+  }
+
+  void Show(const Batches& batches) {
+    for (const auto& batch : batches) {
+      sent_ << "  arrivals iteration=" << batch.iteration() << " preceding=" << batch.preceding()
+            << " workers=" << Column(batch.workers()) << " seconds=" << Column(batch.seconds()) << "\n";
+    }
+  }
+
+  void Show(const dbw::v1::IterationSummary& summary) {
     sent_ << "  summary iteration=" << summary.iteration() << " k=" << summary.k()
           << " duration=" << summary.duration_seconds();
     if (summary.has_previous_k()) sent_ << " previous_k=" << summary.previous_k();
@@ -182,11 +230,12 @@ class Player {
     if (summary.end_cause() > dbw::v1::END_CAUSE_K_REACHED) {
       sent_ << " cause=" << dbw::v1::EndCause_Name(summary.end_cause()).substr(std::string("END_CAUSE_").size());
     }
+    if (summary.has_decision_iteration()) sent_ << " decision=" << summary.decision_iteration();
     sent_ << (summary.fallback() ? " fallback\n" : "\n");
-    if (request->has_membership()) sent_ << "  membership workers=" << Text(request->membership()) << "\n";
   }
 
   std::optional<DbwConversation> conversation_;
+  double now_ = 0;
   std::ostringstream sent_;
 };
 

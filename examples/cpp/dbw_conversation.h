@@ -1,16 +1,15 @@
 // A parameter server's side of the protocol with a DBW controller: what to send, and which k to use, whatever fails.
 //
-// This has no socket, thread or clock: dbw_job.h sends what it returns, and hands in what it receives.
-// tests/conversations/ shows it at work, in scripts that conversation_test.cc runs.
+// This has no socket, thread or clock: dbw_job.h sends what it returns, hands in what it receives, and tells the time, in
+// seconds on any monotonic clock. tests/conversations/ shows it at work, in scripts that conversation_test.cc runs.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +18,7 @@
 
 class DbwConversation {
  public:
-  enum class Fallback { kLast, kAll };  // k without a decision: the last one that was decided, or all workers
+  enum class Fallback { kLast, kAll };  // k without a controller: the last one that was decided, or all workers
   enum class Link {
     kAttaching,
     kAttached,
@@ -27,8 +26,16 @@ class DbwConversation {
     kReplaced,  // another process has created the same job: there will be no more decisions
   };
   static constexpr std::uint64_t kRememberedIterations = 1024;  // arrivals of those further back are ignored
-  // Arrivals to keep while there is no controller: together they must fit into one message.
-  static constexpr std::size_t kMaxBatches = 256, kMaxRows = 50000;
+  // Iterations to report later, while there is no answer: together they must fit into one message, in which a batch of
+  // arrivals takes the room of some arrivals.
+  static constexpr std::size_t kMaxIterations = 256, kMaxRows = 50000, kBatchRows = 12;
+  // How long an iteration waits for its decision, in seconds and as a share of the last one's time.
+  static constexpr double kDeadline = 1.0, kMinPatience = 0.001, kPatienceShare = 0.05;
+  // After waits in vain, this many requests at most are not waited for before it is tried again.
+  static constexpr int kMaxUnawaited = 63;
+  // A controller that leaves a request unanswered for longer than both has stopped to answer: seconds, and a multiple of
+  // what its last answer took.
+  static constexpr double kSilentSeconds = 10.0, kSilentFactor = 5.0;
 
   DbwConversation(std::string job, dbw::v1::JobSpec spec, dbw::v1::Membership workers, std::uint64_t iteration = 0,
                   Fallback fallback = Fallback::kLast)
@@ -38,15 +45,18 @@ class DbwConversation {
   }
 
   std::uint64_t iteration() const { return iteration_; }
-  std::uint32_t k() const { return k_; }                                       // how many gradients to wait for
-  const std::optional<dbw::v1::Decision>& decision() const { return decision_; }  // nothing while on fallback
+  std::uint32_t k() const { return k_; }  // how many gradients to wait for
+  // In use, for this iteration or an earlier one; nothing while on fallback.
+  const std::optional<dbw::v1::Decision>& decision() const { return decision_; }
   Link link() const { return link_; }
+  const std::string& session() const { return session_; }  // empty before the first one
   const std::string& problem() const { return problem_; }  // with the connection; empty if there is none
 
-  // Whether to wait for a decision: it was requested, and nothing says that it will not come.
+  // Whether to wait for a decision, for `patience` seconds at most: nothing says that it will not come in time.
   bool AwaitsDecision() const {
-    return !decision_ && requested_ && !begun_ && (link_ == Link::kAttaching || link_ == Link::kAttached);
+    return awaited_ && (link_ == Link::kAttaching || link_ == Link::kAttached);
   }
+  double patience() const { return patience_; }
 
   // What attaches to the job, for the first time or again.
   dbw::v1::CreateJobRequest CreateRequest() {
@@ -59,11 +69,12 @@ class DbwConversation {
   }
 
   // Takes in a session; returns the request to repeat, or null. It stays valid until the next call.
-  const dbw::v1::CoordinateRequest* Created(const dbw::v1::CreateJobResponse& response) {
+  const dbw::v1::CoordinateRequest* Created(const dbw::v1::CreateJobResponse& response, double now) {
     session_ = response.session();
+    sent_at_ = now;
     link_ = Link::kAttached;
     problem_.clear();
-    if (reset_job_) Take(response.job().decision());
+    if (reset_job_) Receive(response.job().decision());
     reset_job_ = false;
     if (!in_flight_) return nullptr;
     in_flight_->set_session(session_);
@@ -72,21 +83,23 @@ class DbwConversation {
   }
 
   // An attempt to attach, or a request, has failed with a status code of gRPC; error.proto says which means what.
-  void Failed(int code, const std::string& problem) {
+  void Failed(double now, int code, const std::string& problem) {
     enum { kInvalidArgument = 3, kResourceExhausted = 8, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
     problem_ = problem;
     if (code == kAborted) {
       link_ = Link::kReplaced;
     } else if (link_ == Link::kAttached) {
       link_ = Link::kAttaching;
+      detached_at_ = now;
     } else if (link_ == Link::kAttaching) {
       link_ = Link::kDown;
     }
     const bool stale = code == kFailedPrecondition;  // the job is one of an earlier training
     if (!in_flight_ || !(stale || code == kInvalidArgument || code == kResourceExhausted || code == kInternal)) return;
-    ForgetArrivals(*in_flight_);  // it would be refused again
+    Acknowledge(*in_flight_);  // it would be refused again
     in_flight_.reset();
-    requested_ = false;
+    newest_.reset();
+    awaited_ = false;
     reset_job_ |= stale;
   }
 
@@ -110,64 +123,84 @@ class DbwConversation {
     k_ = std::min(k_, LiveWorkers());
   }
 
+  // How long an iteration has taken by its summary: until the k-th arrival, if it does not say anything else.
+  double DurationSeconds(const dbw::v1::IterationSummary& summary) {
+    const std::vector<double>& times = arrival_times_[iteration_];
+    if (summary.duration_seconds() != 0 || times.empty()) return summary.duration_seconds();
+    return times[std::min<std::size_t>(summary.k() ? summary.k() : k_, times.size()) - 1];
+  }
+
   // Ends the current iteration; returns the request to send, or null while there is no connection, or while an earlier
   // one has no answer. It stays valid until the next call. By default all k gradients were averaged, and the k-th
   // arrival ended the iteration.
-  const dbw::v1::CoordinateRequest* EndIteration(dbw::v1::IterationSummary summary) {
-    const std::vector<double>& times = arrival_times_[iteration_];
+  const dbw::v1::CoordinateRequest* EndIteration(dbw::v1::IterationSummary summary, double now) {
     summary.set_iteration(iteration_);
     if (summary.k() == 0) summary.set_k(k_);
-    if (summary.duration_seconds() == 0 && !times.empty()) {
-      summary.set_duration_seconds(times[std::min<std::size_t>(summary.k(), times.size()) - 1]);
-    }
+    summary.set_duration_seconds(DurationSeconds(summary));
     summary.set_fallback(!decision_);
+    if (decision_ && decision_->iteration() != iteration_) summary.set_decision_iteration(decision_->iteration());
     if (previous_k_) summary.set_previous_k(*previous_k_);  // the controller may have missed it
 
-    std::move(unsent_.begin(), unsent_.end(), std::back_inserter(unacknowledged_));
+    dbw::v1::EndedIteration& ended = unacknowledged_.emplace_back();
+    for (dbw::v1::Arrivals& batch : unsent_) *ended.add_arrivals() = std::move(batch);
+    *ended.mutable_summary() = std::move(summary);
     unsent_.clear();
-    KeepNewestArrivals();
-    previous_k_ = summary.k();
+    previous_k_ = ended.summary().k();
+    KeepNewest();  // after which `ended` is another one
     ++iteration_;
-    decision_.reset();
-    begun_ = false;
     if (iteration_ >= kRememberedIterations) arrival_times_.erase(iteration_ - kRememberedIterations);
-    requested_ = link_ != Link::kAttached || !in_flight_;
-    if (!requested_) return nullptr;
+    patience_ = std::min(std::max(kPatienceShare * (now - began_at_), kMinPatience), kDeadline);
+    if (link_ == Link::kAttached && in_flight_) return nullptr;
     in_flight_.emplace();  // where there is no connection, it is sent as soon as there is one
     in_flight_->set_job(job_);
     in_flight_->set_session(session_);
-    for (const dbw::v1::Arrivals& batch : unacknowledged_) *in_flight_->add_arrivals() = batch;
-    *in_flight_->mutable_summary() = std::move(summary);
+    for (std::size_t i = 0; i + 1 < unacknowledged_.size(); ++i) *in_flight_->add_preceding() = unacknowledged_[i];
+    *in_flight_->mutable_arrivals() = unacknowledged_.back().arrivals();
+    *in_flight_->mutable_summary() = unacknowledged_.back().summary();
     AddMembership(&*in_flight_);
+    sent_at_ = now;
+    awaited_ = unawaited_ == 0;
+    unawaited_ = std::max(unawaited_ - 1, 0);
     return link_ == Link::kAttached ? &*in_flight_ : nullptr;
   }
 
-  // Takes in an answer, which may come too late to be of use.
-  void Decided(const dbw::v1::Decision& decision) {
-    if (in_flight_ && decision.iteration() == in_flight_->summary().iteration() + 1) {
-      ForgetArrivals(*in_flight_);
-      if (in_flight_->has_membership()) known_membership_ = in_flight_->membership();
-      in_flight_.reset();
-    }
-    Take(decision);
+  // Takes in an answer. One that comes when its iteration has begun serves the next one.
+  void Decided(const dbw::v1::Decision& decision, double now) {
+    if (!in_flight_ || decision.iteration() != in_flight_->summary().iteration() + 1) return;
+    answer_seconds_ = now - sent_at_;
+    Acknowledge(*in_flight_);
+    if (in_flight_->has_membership()) known_membership_ = in_flight_->membership();
+    in_flight_.reset();
+    Receive(decision);
   }
 
   // Stops waiting for a decision; returns the k to use in this iteration.
-  std::uint32_t BeginIteration() {
-    begun_ = true;
+  std::uint32_t BeginIteration(double now) {
+    if (AwaitsDecision()) {  // in vain, and the more often that was so, the longer it is not tried again
+      ++vain_waits_;
+      unawaited_ = vain_waits_ < 6 ? (1 << vain_waits_) - 1 : kMaxUnawaited;
+    }
+    awaited_ = false;
+    began_at_ = now;
+    if (link_ == Link::kAttaching && now - detached_at_ >= kDeadline) link_ = Link::kDown;
+    const double patience = std::max(kSilentSeconds, kSilentFactor * answer_seconds_);
+    const bool silent = link_ == Link::kAttached && in_flight_ && now - sent_at_ > patience;
+    if (silent || link_ == Link::kDown || link_ == Link::kReplaced) newest_.reset();
+    decision_ = newest_;
     if (decision_) return k_ = std::clamp(decision_->k(), 1u, LiveWorkers());
-    if (link_ == Link::kAttaching) link_ = Link::kDown;  // one deadline was enough: the next ones do not wait for it
-    if (problem_.empty()) problem_ = "no answer within the deadline";
+    if (problem_.empty()) problem_ = "the controller does not answer";
     return k_ = fallback_ == Fallback::kLast ? std::min(k_, LiveWorkers()) : LiveWorkers();
   }
 
  private:
   std::uint32_t LiveWorkers() const { return std::max(membership_.live_workers(), 1u); }
 
-  void Take(const dbw::v1::Decision& decision) {
-    if (decision.iteration() != iteration_ || begun_) return;
-    decision_ = decision;
+  void Receive(const dbw::v1::Decision& decision) {
+    newest_ = decision;
     problem_.clear();
+    if (decision.iteration() != iteration_ || !awaited_) return;
+    awaited_ = false;
+    vain_waits_ = 0;
   }
 
   void AddMembership(dbw::v1::CoordinateRequest* request) const {
@@ -176,20 +209,19 @@ class DbwConversation {
     *request->mutable_membership() = membership_;
   }
 
-  // The arrivals of a request need not be sent again.
-  void ForgetArrivals(const dbw::v1::CoordinateRequest& request) {
-    std::set<std::pair<std::uint64_t, std::uint32_t>> sent;
-    for (const dbw::v1::Arrivals& batch : request.arrivals()) sent.emplace(batch.iteration(), batch.preceding());
-    const auto was_sent = [&](auto& batch) { return sent.count({batch.iteration(), batch.preceding()}) > 0; };
-    unacknowledged_.erase(std::remove_if(unacknowledged_.begin(), unacknowledged_.end(), was_sent),
+  // What a request has reported need not be reported again.
+  void Acknowledge(const dbw::v1::CoordinateRequest& request) {
+    const auto is_known = [&](auto& ended) { return ended.summary().iteration() <= request.summary().iteration(); };
+    unacknowledged_.erase(std::remove_if(unacknowledged_.begin(), unacknowledged_.end(), is_known),
                           unacknowledged_.end());
   }
 
-  void KeepNewestArrivals() {
+  // As many iterations as fit into one message, and at least one.
+  void KeepNewest() {
     std::size_t kept = 0, rows = 0;
-    for (auto batch = unacknowledged_.rbegin(); batch != unacknowledged_.rend(); ++batch, ++kept) {
-      rows += batch->seconds_size();
-      if (rows > kMaxRows || kept == kMaxBatches) break;
+    for (auto ended = unacknowledged_.rbegin(); ended != unacknowledged_.rend(); ++ended, ++kept) {
+      for (const dbw::v1::Arrivals& batch : ended->arrivals()) rows += kBatchRows + batch.seconds_size();
+      if (kept > 0 && (rows > kMaxRows || kept == kMaxIterations)) break;
     }
     unacknowledged_.erase(unacknowledged_.begin(), unacknowledged_.end() - kept);
   }
@@ -209,8 +241,15 @@ class DbwConversation {
   std::optional<std::uint32_t> previous_k_;
   std::map<std::uint64_t, std::vector<double>> arrival_times_;  // of each of the last iterations
   std::vector<dbw::v1::Arrivals> unsent_;
-  std::vector<dbw::v1::Arrivals> unacknowledged_;        // sent, but perhaps not received
+  std::vector<dbw::v1::EndedIteration> unacknowledged_;  // which the controller has perhaps not been told of
   std::optional<dbw::v1::CoordinateRequest> in_flight_;  // the request that has no answer yet
-  bool requested_ = true;  // whether its answer, or that to CreateJob, is the decision for this iteration
-  bool begun_ = false;     // whether k is in use already
+  std::optional<dbw::v1::Decision> newest_;  // the newest that was received; nothing once the controller is lost
+  bool awaited_ = true;                      // whether the decision for this iteration was requested, and it has not begun
+  double patience_ = kDeadline;
+  double began_at_ = 0;        // when this iteration began
+  double sent_at_ = 0;         // when the request in flight was sent
+  double answer_seconds_ = 0;  // how long the last answer took
+  double detached_at_ = -std::numeric_limits<double>::infinity();  // when the connection ended
+  int vain_waits_ = 0;                                             // in a row
+  int unawaited_ = 0;  // how many of the next requests are not waited for
 };

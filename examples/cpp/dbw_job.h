@@ -3,94 +3,39 @@
 // Copy this file and dbw_conversation.h, and call from one thread:
 //
 //   DbwJob job("127.0.0.1:50051", "resnet", 16, DbwJob::Transport::kStream);
-//   publish the parameters, wait for job.k() gradients, and for each one that arrives, late ones as well:
+//   publish the parameters, wait for job.k() gradients, or until job.deadline_seconds() have passed and one is there,
+//   and for each one that arrives, late ones as well:
 //     job.Arrived(iteration of its parameters, worker, seconds since they were published);
 //   job.EndIteration(summary);
 //
-// If the controller is slow, restarted or gone, training goes on with the last k: nothing throws, and no call takes
-// longer than kPatience. This file has the gRPC; what is sent and which k is used is in dbw_conversation.h.
+// If the controller is slow, restarted or gone, training goes on with the last k: nothing throws, and an iteration waits
+// for its decision for 5% of the last one's time, at most. A thread talks to the controller meanwhile. This file has the
+// gRPC; what is sent and which k is used is in dbw_conversation.h.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "dbw/v1/controller.grpc.pb.h"
 #include "dbw_conversation.h"
 
-using Deadline = std::chrono::system_clock::time_point;
-
-// The stream `Coordinate`. A gRPC call has one deadline for all of it; on a completion queue each wait has its own.
-class DecisionStream {
- public:
-  explicit DecisionStream(dbw::v1::ControllerService::Stub& stub)
-      : call_(stub.PrepareAsyncCoordinate(&context_, &events_)) {}
-
-  ~DecisionStream() {
-    context_.TryCancel();
-    events_.Shutdown();
-    Event ignored;
-    while (events_.Next(&ignored.tag, &ignored.ok)) {
-    }
-  }
-
-  // Sends what has a summary, and takes the decision that answers it. After a failure the stream is of no more use.
-  grpc::Status Ask(const dbw::v1::CoordinateRequest& request, Deadline deadline, dbw::v1::Decision* decision) {
-    if (!started_) {
-      started_ = true;
-      call_->StartCall(nullptr);
-      if (!Done(deadline)) return Failure();
-    }
-    call_->Write(request, nullptr);
-    if (!Done(deadline)) return Failure();
-    dbw::v1::CoordinateResponse response;
-    call_->Read(&response, nullptr);
-    if (!Done(deadline)) return Failure();
-    *decision = response.decision();
-    return grpc::Status::OK;
-  }
-
- private:
-  struct Event {
-    void* tag = nullptr;
-    bool ok = false;
-  };
-
-  // Whether the operation that was begun has succeeded. It has ended in any case: too late, and it is cancelled.
-  bool Done(Deadline deadline) {
-    Event event;
-    if (events_.AsyncNext(&event.tag, &event.ok, deadline) == grpc::CompletionQueue::GOT_EVENT) return event.ok;
-    context_.TryCancel();
-    events_.Next(&event.tag, &event.ok);
-    return false;
-  }
-
-  grpc::Status Failure() {
-    grpc::Status status;
-    Event event;
-    call_->Finish(&status, nullptr);
-    events_.Next(&event.tag, &event.ok);
-    return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller has ended the stream") : status;
-  }
-
-  grpc::ClientContext context_;
-  grpc::CompletionQueue events_;
-  std::unique_ptr<grpc::ClientAsyncReaderWriter<dbw::v1::CoordinateRequest, dbw::v1::CoordinateResponse>> call_;
-  bool started_ = false;
-};
-
-// The job. No answer in time, or none at all, and it is *on fallback*.
+// The job. Without a decision, or without a controller, it is *on fallback*.
 class DbwJob {
  public:
   enum class Transport { kStream, kUnary };
-  static constexpr std::chrono::seconds kPatience{1};  // with a controller that does not answer
-  static constexpr std::chrono::seconds kPause{2};     // until it is tried again
+  // How long a call may take: for the thread, and where the training waits for it, at its end.
+  static constexpr std::chrono::seconds kPatience{10}, kPatienceAtEnd{1};
+  static constexpr std::chrono::milliseconds kPause{500};  // until it is tried again
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
   DbwJob(const std::string& target, const std::string& name, std::uint32_t workers, Transport transport)
@@ -100,43 +45,63 @@ class DbwJob {
     // With TLS: grpc::SslCredentials.
     stub_ = dbw::v1::ControllerService::NewStub(
         grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
-    BeginIteration(nullptr);
+    link_ = std::thread([this] { StayAttached(); });
+    std::unique_lock<std::mutex> lock(mutex_);
+    BeginIteration(&lock);
   }
 
-  // How many gradients to wait for in this iteration, and whether that is not a decision of the controller.
-  std::uint32_t k() const { return conversation_.k(); }
-  bool on_fallback() const { return !conversation_.decision(); }
+  ~DbwJob() { Close(); }
 
-  // When to end the iteration with fewer, in seconds since its parameters were published, if the controller says so.
+  // How many gradients to wait for in this iteration, and whether that is not a decision of the controller.
+  std::uint32_t k() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return conversation_.k();
+  }
+  bool on_fallback() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return !conversation_.decision();
+  }
+
+  // When to end the iteration with fewer, or else with the first gradient, in seconds since its parameters were
+  // published; nothing: wait for k. On fallback it is the last one: workers may hang without a controller, too.
   std::optional<double> deadline_seconds() const {
-    const auto& decision = conversation_.decision();
-    if (!decision || !decision->has_deadline_seconds()) return std::nullopt;
-    return decision->deadline_seconds();
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto& last = last_decision_;
+    if (!last || !last->has_deadline_seconds() || last->k() < conversation_.k()) return std::nullopt;
+    return last->deadline_seconds();
   }
 
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
   void Arrived(std::uint64_t iteration, std::uint32_t worker, double seconds) {
+    std::lock_guard<std::mutex> lock(mutex_);
     conversation_.Arrived(iteration, worker, seconds);
   }
 
   // Workers came or went.
-  void SetWorkers(dbw::v1::Membership workers) { conversation_.SetWorkers(std::move(workers)); }
+  void SetWorkers(dbw::v1::Membership workers) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    conversation_.SetWorkers(std::move(workers));
+  }
 
   // The iteration has ended: reports it, and takes the k of the next, if it comes in time.
   void EndIteration(dbw::v1::IterationSummary summary) {
-    BeginIteration(conversation_.EndIteration(std::move(summary)));
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (const auto* request = conversation_.EndIteration(std::move(summary), Now())) outbox_ = *request;
+    changed_.notify_all();
+    BeginIteration(&lock);
   }
 
   // Training is over: the controller may forget the job.
   void Delete() {
+    Close();
     if (conversation_.link() == DbwConversation::Link::kReplaced) return;  // it is the job of another process
-    stream_.reset();
     dbw::v1::DeleteJobRequest request;
     request.set_job(name_);
     request.set_allow_missing(true);
+    request.set_session(conversation_.session());  // if another process has the job since, it stays
     dbw::v1::DeleteJobResponse response;
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    context.set_deadline(std::chrono::system_clock::now() + kPatienceAtEnd);
     const grpc::Status status = stub_->DeleteJob(&context, request, &response);
     if (!status.ok()) std::cerr << "the job cannot be deleted: " << status.error_message() << "\n";
   }
@@ -156,63 +121,140 @@ class DbwJob {
     return workers;
   }
 
-  // Attaches where that is needed, sends the request, and takes in the answer; then begins the next iteration. If the
-  // connection has ended, or the controller was restarted, it tries once more.
-  void BeginIteration(const dbw::v1::CoordinateRequest* request) {
-    const Deadline now = std::chrono::system_clock::now(), deadline = now + kPatience;
-    bool due = conversation_.link() == DbwConversation::Link::kDown && now >= next_attempt_;
-    for (int attempt = 0; attempt < 2 && (due || conversation_.AwaitsDecision()); ++attempt) {
-      due = false;
-      grpc::Status status = request ? grpc::Status::OK : Attach(deadline, &request);
-      if (status.ok() && request) status = Ask(*request, deadline);
-      if (status.ok()) break;
-      conversation_.Failed(status.error_code(), status.error_message());
-      request = nullptr;
-      next_attempt_ = std::chrono::system_clock::now() + kPause;
-    }
-    conversation_.BeginIteration();
-    if (on_fallback() && !was_on_fallback_) {
-      std::cerr << "on fallback, k = " << k() << ": " << conversation_.problem() << "\n";
-    } else if (was_on_fallback_ && !on_fallback()) {
-      std::cerr << "decisions of the controller again, k = " << k() << "\n";
-    }
-    was_on_fallback_ = on_fallback();
+  static double Now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  grpc::Status Attach(Deadline deadline, const dbw::v1::CoordinateRequest** repeated) {
-    dbw::v1::CreateJobResponse response;
+  // Waits for the decision, if there is anything to wait for, and begins the next iteration.
+  void BeginIteration(std::unique_lock<std::mutex>* lock) {
+    changed_.wait_for(*lock, std::chrono::duration<double>(conversation_.patience()),
+                      [this] { return !conversation_.AwaitsDecision(); });
+    const std::uint32_t k = conversation_.BeginIteration(Now());
+    const bool on_fallback = !conversation_.decision();
+    if (!on_fallback) last_decision_ = conversation_.decision();
+    if (on_fallback && !was_on_fallback_) {
+      std::cerr << "on fallback, k = " << k << ": " << conversation_.problem() << "\n";
+    } else if (was_on_fallback_ && !on_fallback) {
+      std::cerr << "decisions of the controller again, k = " << k << "\n";
+    }
+    was_on_fallback_ = on_fallback;
+  }
+
+  // Ends the thread.
+  void Close() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      closing_ = true;
+      if (context_) context_->TryCancel();
+      changed_.notify_all();
+    }
+    if (link_.joinable()) link_.join();
+  }
+
+  // What the thread does: attaches, sends requests, and takes in answers; and again, if that fails.
+  void StayAttached() {
+    for (bool again = false;; again = true) {
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        const bool replaced = conversation_.link() == DbwConversation::Link::kReplaced;
+        // A connection that was lost is tried again at once.
+        const bool down = again && conversation_.link() != DbwConversation::Link::kAttaching;
+        if (down) changed_.wait_for(lock, kPause, [this] { return closing_; });
+        if (closing_ || replaced) return;
+      }
+      grpc::Status status = Attach();
+      if (status.ok()) status = transport_ == Transport::kStream ? ConverseOnStream() : ConverseInCalls();
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closing_) return;
+      conversation_.Failed(Now(), status.error_code(), status.error_message());
+      changed_.notify_all();
+    }
+  }
+
+  grpc::Status Attach() {
     grpc::ClientContext context;
-    context.set_deadline(deadline);
-    const grpc::Status status = stub_->CreateJob(&context, conversation_.CreateRequest(), &response);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    dbw::v1::CreateJobRequest request;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (closing_) return grpc::Status::CANCELLED;
+      request = conversation_.CreateRequest();
+      context_ = &context;
+    }
+    dbw::v1::CreateJobResponse response;
+    const grpc::Status status = stub_->CreateJob(&context, request, &response);
+    std::lock_guard<std::mutex> lock(mutex_);
+    context_ = nullptr;
     if (!status.ok()) return status;
-    *repeated = conversation_.Created(response);
-    if (transport_ == Transport::kStream) stream_ = std::make_unique<DecisionStream>(*stub_);
+    const auto* repeated = conversation_.Created(response, Now());
+    outbox_ = repeated ? std::make_optional(*repeated) : std::nullopt;
+    changed_.notify_all();
     return status;
   }
 
-  grpc::Status Ask(const dbw::v1::CoordinateRequest& request, Deadline deadline) {
-    grpc::Status status;
-    dbw::v1::Decision decision;
-    if (transport_ == Transport::kStream) {
-      status = stream_->Ask(request, deadline, &decision);
-    } else {
-      dbw::v1::EndIterationRequest same;  // on the wire
-      same.ParseFromString(request.SerializeAsString());
-      dbw::v1::EndIterationResponse response;
-      grpc::ClientContext context;
-      context.set_deadline(deadline);
-      status = stub_->EndIteration(&context, same, &response);
-      decision = response.decision();
+  grpc::Status ConverseOnStream() {
+    grpc::ClientContext context;
+    if (!Use(&context)) return grpc::Status::CANCELLED;
+    const auto stream = stub_->Coordinate(&context);
+    dbw::v1::CoordinateResponse response;
+    bool is_up = true;
+    while (is_up) {
+      const auto request = NextRequest();
+      if (!request) context.TryCancel();  // the job is closed
+      is_up = request && stream->Write(*request) && stream->Read(&response);
+      if (is_up) Take(response.decision());
     }
-    if (status.ok()) conversation_.Decided(decision);
-    return status;
+    const grpc::Status status = stream->Finish();
+    Use(nullptr);
+    return status.ok() ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "the controller has ended the stream") : status;
+  }
+
+  grpc::Status ConverseInCalls() {
+    while (const auto request = NextRequest()) {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + kPatience);
+      if (!Use(&context)) break;
+      dbw::v1::EndIterationRequest same;  // on the wire
+      same.ParseFromString(request->SerializeAsString());
+      dbw::v1::EndIterationResponse response;
+      const grpc::Status status = stub_->EndIteration(&context, same, &response);
+      Use(nullptr);
+      if (!status.ok()) return status;
+      Take(response.decision());
+    }
+    return grpc::Status::CANCELLED;
+  }
+
+  // Lets a call be cancelled when the job is closed; returns whether it is not closed yet.
+  bool Use(grpc::ClientContext* context) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    context_ = context;
+    return !closing_;
+  }
+
+  // Waits for a request to send; nothing when the job is closed.
+  std::optional<dbw::v1::CoordinateRequest> NextRequest() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return closing_ || outbox_; });
+    return closing_ ? std::nullopt : std::exchange(outbox_, std::nullopt);
+  }
+
+  void Take(const dbw::v1::Decision& decision) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    conversation_.Decided(decision, Now());
+    changed_.notify_all();
   }
 
   const std::string name_;
   const Transport transport_;
   std::unique_ptr<dbw::v1::ControllerService::Stub> stub_;
-  std::unique_ptr<DecisionStream> stream_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
   DbwConversation conversation_;
-  Deadline next_attempt_;  // to attach
+  std::optional<dbw::v1::Decision> last_decision_;    // in use, or before the fallback
+  std::optional<dbw::v1::CoordinateRequest> outbox_;  // to be sent next
+  grpc::ClientContext* context_ = nullptr;            // of the call under way
+  bool closing_ = false;
   bool was_on_fallback_ = false;
+  std::thread link_;
 };

@@ -6,7 +6,9 @@ import { status } from "@grpc/grpc-js";
 import type { CreateJobRequest } from "./build/types/dbw/v1/CreateJobRequest.js";
 import type { EndCause } from "./build/types/dbw/v1/EndCause.js";
 import {
+  type Batch,
   type Decision,
+  type EndedIteration,
   type Fallback,
   type Membership,
   type Request,
@@ -16,7 +18,7 @@ import {
 } from "./dbw_conversation.js";
 
 const SEPARATOR = "----";
-const MAX_ROWS_SHOWN = 16;
+const [MAX_ROWS_SHOWN, MAX_PRECEDING_SHOWN] = [16, 4];
 // The codes of gRPC that come with the reasons of error.proto, or alone.
 const CODES: Record<string, status> = {
   INVALID_VALUE: status.INVALID_ARGUMENT,
@@ -49,39 +51,64 @@ function* showCreate(request: CreateJobRequest & { membership: Membership }): Ge
   yield `CreateJob job=${request.job} workers=${shown(request.membership)}${iteration}`;
 }
 
+const rowsOf = (batches: Batch[]) => batches.reduce((sum, batch) => sum + batch.seconds.length, 0);
+
 function* show(request?: Request): Generator<string> {
   if (!request) return;
-  const { job, session, arrivals, summary, membership } = request;
+  const { job, session, preceding, arrivals, summary, membership } = request;
   yield `EndIteration job=${job} session=${session}`;
-  const rows = arrivals.reduce((sum, batch) => sum + batch.seconds.length, 0);
+  if (preceding.length > MAX_PRECEDING_SHOWN) {
+    const rows = preceding.reduce((sum, ended) => sum + rowsOf(ended.arrivals), 0);
+    const [first, last] = [preceding[0]!.summary.iteration, preceding.at(-1)!.summary.iteration];
+    yield `  preceding iterations=${first}..${last} rows=${rows}`;
+  } else {
+    for (const ended of preceding) {
+      yield "  preceding";
+      yield* showArrivals(ended.arrivals);
+      yield showSummary(ended.summary);
+    }
+    if (preceding.length) yield "  and";
+  }
+  const rows = rowsOf(arrivals);
   if (rows > MAX_ROWS_SHOWN) {
     yield `  arrivals iterations=${arrivals[0]!.iteration}..${arrivals.at(-1)!.iteration} rows=${rows}`;
   } else {
-    for (const { iteration, preceding, workers, seconds } of arrivals) {
-      const columns = `workers=${column(workers)} seconds=${column(seconds)}`;
-      yield `  arrivals iteration=${iteration} preceding=${preceding} ${columns}`;
-    }
+    yield* showArrivals(arrivals);
   }
-  const { iteration, k, durationSeconds, previousK, loss, endCause, fallback } = summary;
+  yield showSummary(summary);
+  if (membership) yield `  membership workers=${shown(membership)}`;
+}
+
+function* showArrivals(arrivals: Batch[]): Generator<string> {
+  for (const { iteration, preceding, workers, seconds } of arrivals) {
+    const columns = `workers=${column(workers)} seconds=${column(seconds)}`;
+    yield `  arrivals iteration=${iteration} preceding=${preceding} ${columns}`;
+  }
+}
+
+function showSummary(summary: EndedIteration["summary"]): string {
+  const { iteration, k, durationSeconds, previousK, loss, endCause, decisionIteration, fallback } = summary;
   const words = [`  summary iteration=${iteration} k=${k} duration=${short(durationSeconds)}`];
   if (previousK !== undefined) words.push(`previous_k=${previousK}`);
   if (loss !== undefined) words.push(`loss=${short(loss)}`);
   if (endCause) words.push(`cause=${String(endCause).replace("END_CAUSE_", "")}`);
+  if (decisionIteration !== undefined) words.push(`decision=${decisionIteration}`);
   if (fallback) words.push("fallback");
-  yield words.join(" ");
-  if (membership) yield `  membership workers=${shown(membership)}`;
+  return words.join(" ");
 }
 
 // A parameter server that does as a script says.
 class Player {
   private conversation!: DbwConversation;
+  private now = 0; // seconds
 
   // Runs the commands of a step; returns the requests that are sent, and how the job is then.
   play(commands: string[]): string[] {
     const sent = commands.filter((line) => !line.startsWith("#")).flatMap((line) => [...this.run(line)]);
-    const { iteration, k, decision, awaitsDecision, link } = this.conversation;
+    const { iteration, k, decision, awaitsDecision, patience, link } = this.conversation;
     const deadline = decision?.deadlineSeconds === undefined ? "" : ` deadline=${short(decision.deadlineSeconds)}`;
-    const how = decision ? "decided" : awaitsDecision ? "waiting" : "fallback";
+    const source = decision ? `decided(${decision.iteration})` : "fallback";
+    const how = awaitsDecision ? `waiting(${short(patience)})` : source;
     return [...sent, `iteration=${iteration} k=${k}${deadline} ${how} ${link}`];
   }
 
@@ -98,12 +125,13 @@ class Player {
           number(fields["iteration"]),
           fields["fallback"] as Fallback | undefined,
         );
+        this.now = 0;
         break;
       case "attach":
         yield* showCreate(conversation.createRequest());
         break;
       case "created":
-        yield* show(conversation.created(fields["session"]!, decisionFrom(fields)));
+        yield* show(conversation.created(this.now, fields["session"]!, decisionFrom(fields)));
         break;
       case "arrived":
         conversation.arrived(
@@ -121,30 +149,45 @@ class Player {
         if (fields["duration"]) summary.durationSeconds = Number(fields["duration"]);
         if (fields["loss"]) summary.loss = Number(fields["loss"]);
         if (fields["cause"]) summary.endCause = `END_CAUSE_${fields["cause"]}` as EndCause;
-        yield* show(conversation.endIteration(summary));
+        yield* this.end(summary);
         break;
       }
       case "decided":
-        conversation.decided(decisionFrom(fields));
+        conversation.decided(decisionFrom(fields), this.now);
         break;
       case "begin":
-        conversation.beginIteration();
+        this.begin();
+        break;
+      case "wait":
+        this.now += Number(words[0]);
         break;
       case "failed":
-        conversation.failed(CODES[words[0]!], "refused");
+        conversation.failed(this.now, CODES[words[0]!], "refused");
         break;
       case "iterations":
         for (let i = 0; i < Number(fields["count"]); i++) {
           for (let worker = 0; worker < Number(fields["arrivals"]); worker++) {
             conversation.arrived(conversation.iteration, worker, 1);
           }
-          yield* show(conversation.endIteration({}));
-          conversation.beginIteration();
+          yield* this.end({});
+          this.begin();
         }
         break;
       default:
         throw new Error(`there is no command ${command}`);
     }
+  }
+
+  // The iteration takes as long as its summary says.
+  private *end(summary: Summary): Generator<string> {
+    this.now += this.conversation.durationSeconds(summary);
+    yield* show(this.conversation.endIteration(summary, this.now));
+  }
+
+  // A wait in vain takes as long as it may.
+  private begin(): void {
+    if (this.conversation.awaitsDecision) this.now += this.conversation.patience;
+    this.conversation.beginIteration(this.now);
   }
 }
 

@@ -1,14 +1,14 @@
 // A parameter server's side of the protocol with a DBW controller: what to send, and which k to use, whatever fails.
 //
-// This has no socket, timer or clock: dbw_job.ts sends what it returns, and hands in what it receives.
-// tests/conversations/ shows it at work, in scripts that conversation_test.ts runs.
+// This has no socket, timer or clock: dbw_job.ts sends what it returns, hands in what it receives, and tells the time, in
+// seconds on any monotonic clock. tests/conversations/ shows it at work, in scripts that conversation_test.ts runs.
 import { status } from "@grpc/grpc-js";
 import type { CreateJobRequest } from "./build/types/dbw/v1/CreateJobRequest.js";
 import type { Decision__Output } from "./build/types/dbw/v1/Decision.js";
 import type { IterationSummary } from "./build/types/dbw/v1/IterationSummary.js";
 import type { JobSpec } from "./build/types/dbw/v1/JobSpec.js";
 
-export type Fallback = "last" | "all"; // k without a decision: the last one that was decided, or all workers
+export type Fallback = "last" | "all"; // k without a controller: the last one that was decided, or all workers
 export type Link =
   | "attaching"
   | "attached"
@@ -22,36 +22,60 @@ export type Summary = Omit<IterationSummary, "iteration" | "fallback" | "previou
 };
 export type Batch = { iteration: number; preceding: number; seconds: number[]; workers: number[] };
 export type Membership = { liveWorkers: number; workers: number[] };
-export type Request = {
+export type EndedIteration = {
+  arrivals: Batch[];
+  summary: Summary & {
+    iteration: number;
+    k: number;
+    fallback: boolean;
+    previousK?: number;
+    decisionIteration?: number;
+  };
+};
+export type Request = EndedIteration & {
   job: string;
   session: string;
-  arrivals: Batch[];
-  summary: Summary & { iteration: number; k: number; fallback: boolean; previousK?: number };
+  preceding: EndedIteration[];
   membership?: Membership;
 };
 
 const REMEMBERED_ITERATIONS = 1024; // arrivals of those further back are ignored
-// Arrivals to keep while there is no controller: together they must fit into one message.
-const [MAX_BATCHES, MAX_ROWS] = [256, 50_000];
+// Iterations to report later, while there is no answer: together they must fit into one message, in which a batch of
+// arrivals takes the room of some arrivals.
+const [MAX_ITERATIONS, MAX_ROWS, BATCH_ROWS] = [256, 50_000, 12];
+// How long an iteration waits for its decision, in seconds and as a share of the last one's time.
+const [DEADLINE, MIN_PATIENCE, PATIENCE_SHARE] = [1, 0.001, 0.05];
+// After waits in vain, this many requests at most are not waited for before it is tried again.
+const MAX_UNAWAITED = 63;
+// A controller that leaves a request unanswered for longer than both has stopped to answer: seconds, and a multiple of
+// what its last answer took.
+const [SILENT_SECONDS, SILENT_FACTOR] = [10, 5];
 // Why a request would be refused again; error.proto says which code means what.
 const REFUSALS = [status.INVALID_ARGUMENT, status.RESOURCE_EXHAUSTED, status.FAILED_PRECONDITION, status.INTERNAL];
 
 export class DbwConversation {
   k: number; // how many gradients to wait for in this iteration
-  decision?: Decision; // for this iteration; nothing while on fallback
+  decision?: Decision; // in use, for this iteration or an earlier one; nothing while on fallback
+  patience = DEADLINE; // how long to wait for the decision for this iteration, at most
   link: Link = "attaching";
   problem?: string; // with the connection
-  private session = "";
+  session = ""; // empty before the first one
   private membership: Membership;
   private knownMembership?: Membership; // which the controller was sent last
   private resetJob = true; // whether the next CreateJob moves the job to `iteration`
   private previousK?: number;
   private readonly arrivalTimes = new Map<number, number[]>(); // of each of the last iterations
   private readonly unsent = new Map<number, Batch>();
-  private unacknowledged: Batch[] = []; // sent, but perhaps not received
+  private unacknowledged: EndedIteration[] = []; // which the controller has perhaps not been told of
   private inFlight?: Request; // the request that has no answer yet
-  private requested = true; // whether its answer, or that to CreateJob, is the decision for this iteration
-  private begun = false; // whether k is in use already
+  private newest?: Decision; // the newest that was received; nothing once the controller is lost
+  private awaited = true; // whether the decision for this iteration was requested, and it has not begun
+  private beganAt = 0; // when this iteration began
+  private sentAt = 0; // when the request in flight was sent
+  private answerSeconds = 0; // how long the last answer took
+  private detachedAt = -Infinity; // when the connection ended
+  private vainWaits = 0; // in a row
+  private unawaited = 0; // how many of the next requests are not waited for
 
   constructor(
     private readonly job: string,
@@ -64,10 +88,9 @@ export class DbwConversation {
     this.k = this.liveWorkers;
   }
 
-  // Whether to wait for a decision: it was requested, and nothing says that it will not come.
+  // Whether to wait for a decision, for `patience` seconds at most: nothing says that it will not come in time.
   get awaitsDecision(): boolean {
-    const connected = this.link === "attaching" || this.link === "attached";
-    return !this.decision && this.requested && !this.begun && connected;
+    return this.awaited && (this.link === "attaching" || this.link === "attached");
   }
 
   // What attaches to the job, for the first time or again.
@@ -78,24 +101,24 @@ export class DbwConversation {
   }
 
   // Takes in a session; returns the request to repeat, if there is one.
-  created(session: string, decision?: Decision | null): Request | undefined {
-    this.session = session;
+  created(now: number, session: string, decision?: Decision | null): Request | undefined {
+    [this.session, this.sentAt] = [session, now];
     [this.link, this.problem] = ["attached", undefined];
-    if (this.resetJob && decision) this.take(decision);
+    if (this.resetJob && decision) this.receive(decision);
     this.resetJob = false;
     if (this.inFlight) this.inFlight = { ...this.inFlight, session, membership: this.changedMembership };
     return this.inFlight;
   }
 
   // An attempt to attach, or a request, has failed with a status code of gRPC, or without one.
-  failed(code: status | undefined, problem: string): void {
+  failed(now: number, code: status | undefined, problem: string): void {
     this.problem = problem;
     if (code === status.ABORTED) this.link = "replaced";
-    else if (this.link === "attached") this.link = "attaching";
+    else if (this.link === "attached") [this.link, this.detachedAt] = ["attaching", now];
     else if (this.link === "attaching") this.link = "down";
     if (!this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
-    this.forgetArrivals(this.inFlight);
-    [this.inFlight, this.requested] = [undefined, false];
+    this.acknowledge(this.inFlight); // it would be refused again
+    [this.inFlight, this.newest, this.awaited] = [undefined, undefined, false];
     if (code === status.FAILED_PRECONDITION) this.resetJob = true; // the job is one of an earlier training
   }
 
@@ -116,45 +139,68 @@ export class DbwConversation {
     this.k = Math.min(this.k, this.liveWorkers);
   }
 
+  // How long an iteration has taken by its summary: until the k-th arrival, if it does not say anything else.
+  durationSeconds(fields: Summary): number {
+    const times = this.arrivalTimes.get(this.iteration) ?? [];
+    return fields.durationSeconds ?? times[Math.min(fields.k ?? this.k, times.length) - 1] ?? 0;
+  }
+
   // Ends the current iteration; returns the request to send, or nothing while there is no connection, or while an
   // earlier one has no answer.
-  endIteration(fields: Summary): Request | undefined {
+  endIteration(fields: Summary, now: number): Request | undefined {
     const { iteration, previousK, job, session } = this;
-    const times = this.arrivalTimes.get(iteration) ?? [];
     const k = fields.k ?? this.k;
-    const durationSeconds = fields.durationSeconds ?? times[Math.min(k, times.length) - 1];
-    const summary = { ...fields, iteration, k, durationSeconds, previousK, fallback: !this.decision };
-    const arrivals = newest([...this.unacknowledged, ...this.unsent.values()]);
-    this.unacknowledged = arrivals;
+    const used = this.decision?.iteration;
+    const summary = {
+      ...fields,
+      iteration,
+      k,
+      durationSeconds: this.durationSeconds(fields),
+      previousK,
+      fallback: !this.decision,
+      decisionIteration: used === iteration ? undefined : used,
+    };
+    const ended = { arrivals: [...this.unsent.values()], summary };
+    this.unacknowledged = newest([...this.unacknowledged, ended]);
     this.unsent.clear();
     this.previousK = k;
     this.iteration++;
-    [this.decision, this.begun] = [undefined, false];
     this.arrivalTimes.delete(this.iteration - REMEMBERED_ITERATIONS);
-    this.requested = this.link !== "attached" || !this.inFlight;
-    if (!this.requested) return undefined;
+    this.patience = Math.min(Math.max(PATIENCE_SHARE * (now - this.beganAt), MIN_PATIENCE), DEADLINE);
+    if (this.link === "attached" && this.inFlight) return undefined;
     // Where there is no connection, it is sent as soon as there is one.
-    this.inFlight = { job, session, arrivals, summary, membership: this.changedMembership };
+    const preceding = this.unacknowledged.slice(0, -1);
+    this.inFlight = { job, session, preceding, ...ended, membership: this.changedMembership };
+    this.sentAt = now;
+    [this.awaited, this.unawaited] = [this.unawaited === 0, Math.max(this.unawaited - 1, 0)];
     return this.link === "attached" ? this.inFlight : undefined;
   }
 
-  // Takes in an answer, which may come too late to be of use.
-  decided(decision: Decision): void {
+  // Takes in an answer. One that comes when its iteration has begun serves the next one.
+  decided(decision: Decision, now: number): void {
     const request = this.inFlight;
-    if (request && decision.iteration === request.summary.iteration + 1) {
-      this.inFlight = undefined;
-      this.forgetArrivals(request);
-      this.knownMembership = request.membership ?? this.knownMembership;
-    }
-    this.take(decision);
+    if (!request || decision.iteration !== request.summary.iteration + 1) return;
+    [this.inFlight, this.answerSeconds] = [undefined, now - this.sentAt];
+    this.acknowledge(request);
+    this.knownMembership = request.membership ?? this.knownMembership;
+    this.receive(decision);
   }
 
   // Stops waiting for a decision; returns the k to use in this iteration.
-  beginIteration(): number {
-    this.begun = true;
+  beginIteration(now: number): number {
+    if (this.awaitsDecision) {
+      // In vain, and the more often that was so, the longer it is not tried again.
+      this.vainWaits++;
+      this.unawaited = Math.min(2 ** this.vainWaits - 1, MAX_UNAWAITED);
+    }
+    [this.awaited, this.beganAt] = [false, now];
+    if (this.link === "attaching" && now - this.detachedAt >= DEADLINE) this.link = "down";
+    const patience = Math.max(SILENT_SECONDS, SILENT_FACTOR * this.answerSeconds);
+    const silent = this.link === "attached" && this.inFlight !== undefined && now - this.sentAt > patience;
+    if (silent || this.link === "down" || this.link === "replaced") this.newest = undefined;
+    this.decision = this.newest;
     if (this.decision) return (this.k = Math.max(Math.min(this.decision.k, this.liveWorkers), 1));
-    if (this.link === "attaching") this.link = "down"; // one deadline was enough: the next ones do not wait for it
-    this.problem ??= "no answer within the deadline";
+    this.problem ??= "the controller does not answer";
     return (this.k = this.fallback === "last" ? Math.min(this.k, this.liveWorkers) : this.liveWorkers);
   }
 
@@ -167,13 +213,14 @@ export class DbwConversation {
     return isKnown ? undefined : this.membership;
   }
 
-  private take(decision: Decision): void {
-    if (decision.iteration === this.iteration && !this.begun) [this.decision, this.problem] = [decision, undefined];
+  private receive(decision: Decision): void {
+    [this.newest, this.problem] = [decision, undefined];
+    if (decision.iteration === this.iteration && this.awaited) [this.awaited, this.vainWaits] = [false, 0];
   }
 
-  // The arrivals of a request need not be sent again.
-  private forgetArrivals({ arrivals }: Request): void {
-    this.unacknowledged = this.unacknowledged.filter((batch) => !arrivals.includes(batch));
+  // What a request has reported need not be reported again.
+  private acknowledge({ summary }: Request): void {
+    this.unacknowledged = this.unacknowledged.filter((ended) => ended.summary.iteration > summary.iteration);
   }
 }
 
@@ -183,13 +230,13 @@ function membershipOf(workers: Workers): Membership {
     : { liveWorkers: workers.length, workers };
 }
 
-// The newest arrivals, at most as many as fit into one message.
-function newest(batches: Batch[]): Batch[] {
-  let [rows, first] = [0, batches.length];
-  while (first > 0 && batches.length - first < MAX_BATCHES) {
-    rows += batches[first - 1]!.seconds.length;
-    if (rows > MAX_ROWS) break;
+// The newest iterations, as many as fit into one message, and at least one.
+function newest(ended: EndedIteration[]): EndedIteration[] {
+  let [rows, first] = [0, ended.length];
+  while (first > 0 && ended.length - first < MAX_ITERATIONS) {
+    for (const batch of ended[first - 1]!.arrivals) rows += BATCH_ROWS + batch.seconds.length;
+    if (rows > MAX_ROWS && first < ended.length) break;
     first--;
   }
-  return batches.slice(first);
+  return ended.slice(first);
 }

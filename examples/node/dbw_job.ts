@@ -3,12 +3,14 @@
 // Copy this file and dbw_conversation.ts:
 //
 //   const job = await DbwJob.create("127.0.0.1:50051", "resnet", 16, "stream");
-//   publish the parameters, wait for job.k gradients, and for each one that arrives, late ones as well:
+//   publish the parameters, wait for job.k gradients, or until job.deadlineSeconds have passed and one is there,
+//   and for each one that arrives, late ones as well:
 //     job.arrived(iteration of its parameters, worker, seconds since they were published);
 //   await job.endIteration(summary);
 //
-// If the controller is slow, restarted or gone, training goes on with the last k: nothing is thrown, and no call takes
-// longer than PATIENCE. This file has the gRPC; what is sent and which k is used is in dbw_conversation.ts.
+// If the controller is slow, restarted or gone, training goes on with the last k: nothing is thrown, and an iteration
+// waits for its decision for 5% of the last one's time, at most. The controller is talked to meanwhile, whenever the loop
+// of events is free. This file has the gRPC; what is sent and which k is used is in dbw_conversation.ts.
 import { fileURLToPath } from "node:url";
 import { type requestCallback, type ServiceError, credentials, loadPackageDefinition } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
@@ -17,55 +19,31 @@ import type { ControllerServiceClient } from "./build/types/dbw/v1/ControllerSer
 import type { CoordinateResponse__Output } from "./build/types/dbw/v1/CoordinateResponse.js";
 import type { CreateJobResponse__Output } from "./build/types/dbw/v1/CreateJobResponse.js";
 import type { EndIterationResponse__Output } from "./build/types/dbw/v1/EndIterationResponse.js";
-import { type Request, type Summary, type Workers, DbwConversation } from "./dbw_conversation.js";
+import { type Decision, type Request, type Summary, type Workers, DbwConversation } from "./dbw_conversation.js";
 
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url)); // from build/, where this runs
-const PATIENCE = 1000; // milliseconds, with a controller that does not answer
-const PAUSE = 2000; // milliseconds, until it is tried again
+// Milliseconds that a call may take: in the background, and where the training waits for it, at its end.
+const [PATIENCE, PATIENCE_AT_END] = [10_000, 1000];
+const PAUSE = 500; // milliseconds, until it is tried again
 
 export type Transport = "stream" | "unary";
 type Problem = Error & Partial<ServiceError>;
 
-// The stream `Coordinate`. A gRPC call has one deadline for all of it; here each answer has its own.
-class DecisionStream {
-  private readonly call: ReturnType<ControllerServiceClient["coordinate"]>;
-  private readonly answers: AsyncIterator<CoordinateResponse__Output>;
-
-  constructor(controller: ControllerServiceClient) {
-    this.call = controller.coordinate();
-    this.call.on("error", () => {}); // whenever it fails, the next answer throws it
-    this.answers = this.call[Symbol.asyncIterator]();
-  }
-
-  // Sends a request, and returns its answer. After a failure the stream is of no more use.
-  async ask(request: Request, deadline: number): Promise<CoordinateResponse__Output> {
-    this.call.write(request);
-    const timer = setTimeout(() => this.call.cancel(), deadline - Date.now());
-    try {
-      const { done, value } = await this.answers.next();
-      if (done) throw new Error("the controller has ended the stream");
-      return value;
-    } finally {
-      clearTimeout(timer);
-    }
-  }
-
-  cancel(): void {
-    this.call.cancel();
-  }
-}
-
-// The job. No answer in time, or none at all, and it is *on fallback*.
+// The job. Without a decision, or without a controller, it is *on fallback*.
 export class DbwJob {
   private readonly controller: ControllerServiceClient;
   private readonly conversation: DbwConversation;
-  private stream?: DecisionStream;
-  private nextAttempt = 0; // to attach, in milliseconds
+  private send: (request: Request) => void = () => {}; // over the connection that there is
+  private disconnect: () => void = () => {};
+  private wake: () => void = () => {}; // what waits for a decision
+  private closing = false;
+  private lastDecision?: Decision; // in use, or before the fallback
   private wasOnFallback = false;
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
   static async create(target: string, name: string, workers: number, transport: Transport): Promise<DbwJob> {
     const job = new DbwJob(target, name, workers, transport);
+    void job.stayAttached();
     await job.beginIteration();
     return job;
   }
@@ -101,9 +79,11 @@ export class DbwJob {
     return !this.conversation.decision;
   }
 
-  // When to end the iteration with fewer, in seconds since its parameters were published, if the controller says so.
+  // When to end the iteration with fewer, or else with the first gradient, in seconds since its parameters were
+  // published; nothing: wait for k. On fallback it is the last one: workers may hang without a controller, too.
   get deadlineSeconds(): number | undefined {
-    return this.conversation.decision?.deadlineSeconds;
+    const last = this.lastDecision;
+    return last && last.k >= this.k ? last.deadlineSeconds : undefined;
   }
 
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
@@ -118,14 +98,17 @@ export class DbwJob {
 
   // The iteration has ended: reports it, and takes the k of the next, if it comes in time.
   async endIteration(summary: Summary): Promise<void> {
-    await this.beginIteration(this.conversation.endIteration(summary));
+    const request = this.conversation.endIteration(summary, now());
+    if (request) this.send(request);
+    await this.beginIteration();
   }
 
   // Training is over: the controller may forget the job.
   async delete(): Promise<void> {
-    this.stream?.cancel();
-    const request = { job: this.name, allowMissing: true };
-    const options = { deadline: Date.now() + PATIENCE };
+    this.closing = true;
+    this.disconnect();
+    const request = { job: this.name, session: this.conversation.session, allowMissing: true };
+    const options = { deadline: Date.now() + PATIENCE_AT_END };
     if (this.conversation.link !== "replaced") {
       await answer((done) => this.controller.deleteJob(request, options, done)).catch((problem) =>
         console.error(`the job cannot be deleted: ${problem.message}`),
@@ -134,26 +117,18 @@ export class DbwJob {
     this.controller.close();
   }
 
-  // Attaches where that is needed, sends the request, and takes in the answer; then begins the next iteration. If the
-  // connection has ended, or the controller was restarted, it tries once more.
-  private async beginIteration(request?: Request): Promise<void> {
+  // Waits for the decision, if there is anything to wait for, and begins the next iteration.
+  private async beginIteration(): Promise<void> {
     const { conversation } = this;
-    const deadline = Date.now() + PATIENCE;
-    let due = conversation.link === "down" && Date.now() >= this.nextAttempt;
-    for (let attempt = 0; attempt < 2 && (due || conversation.awaitsDecision); attempt++) {
-      due = false;
-      try {
-        request ??= await this.attach(deadline);
-        if (request) await this.ask(request, deadline);
-        break;
-      } catch (error) {
-        const problem = error as Problem;
-        conversation.failed(problem.code, problem.message);
-        request = undefined;
-        this.nextAttempt = Date.now() + PAUSE;
-      }
+    const end = now() + conversation.patience;
+    for (let left; conversation.awaitsDecision && (left = end - now()) > 0; ) {
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, 1000 * left!);
+        this.wake = () => (clearTimeout(timer), resolve());
+      });
     }
-    conversation.beginIteration();
+    conversation.beginIteration(now());
+    this.lastDecision = conversation.decision ?? this.lastDecision;
     if (this.onFallback && !this.wasOnFallback) {
       console.error(`on fallback, k = ${this.k}: ${conversation.problem}`);
     } else if (this.wasOnFallback && !this.onFallback) {
@@ -162,25 +137,66 @@ export class DbwJob {
     this.wasOnFallback = this.onFallback;
   }
 
-  private async attach(deadline: number): Promise<Request | undefined> {
-    const request = this.conversation.createRequest();
-    const { session, job } = await answer<CreateJobResponse__Output>((done) =>
-      this.controller.createJob(request, { deadline }, done),
-    );
-    this.stream?.cancel();
-    this.stream = this.transport === "stream" ? new DecisionStream(this.controller) : undefined;
-    return this.conversation.created(session, job?.decision);
+  // Attaches, sends requests, and takes in answers; and again, if that fails.
+  private async stayAttached(): Promise<void> {
+    const { conversation } = this;
+    while (!this.closing && conversation.link !== "replaced") {
+      try {
+        await this.attach();
+      } catch (error) {
+        const { code, message } = error as Problem;
+        if (!this.closing) conversation.failed(now(), code, message);
+        this.wake();
+      }
+      this.send = this.disconnect = () => {};
+      // A connection that was lost is tried again at once.
+      if (conversation.link === "down") await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    }
   }
 
-  private async ask(request: Request, deadline: number): Promise<void> {
-    const { decision } = this.stream
-      ? await this.stream.ask(request, deadline)
-      : await answer<EndIterationResponse__Output>((done) =>
-          this.controller.endIteration(request, { deadline }, done),
+  // Attaches, and takes in answers until the connection ends, with an error.
+  private async attach(): Promise<void> {
+    const { session, job } = await answer<CreateJobResponse__Output>((done) =>
+      this.controller.createJob(this.conversation.createRequest(), { deadline: Date.now() + PATIENCE }, done),
+    );
+    const ended = this.transport === "stream" ? this.openStream() : this.prepareCalls();
+    const repeated = this.conversation.created(now(), session, job?.decision);
+    if (repeated) this.send(repeated);
+    this.wake();
+    await ended;
+  }
+
+  private openStream(): Promise<void> {
+    const call = this.controller.coordinate();
+    this.send = (request) => void call.write(request);
+    this.disconnect = () => call.cancel();
+    return new Promise((_, reject) => {
+      call.on("data", ({ decision }: CoordinateResponse__Output) => this.take(decision!));
+      call.on("end", () => reject(new Error("the controller has ended the stream")));
+      call.on("error", reject);
+    });
+  }
+
+  private prepareCalls(): Promise<void> {
+    return new Promise((_, reject) => {
+      this.disconnect = () => reject(new Error("closed"));
+      this.send = (request) => {
+        const options = { deadline: Date.now() + PATIENCE };
+        answer<EndIterationResponse__Output>((done) => this.controller.endIteration(request, options, done)).then(
+          ({ decision }) => this.take(decision!),
+          reject,
         );
-    this.conversation.decided(decision!);
+      };
+    });
+  }
+
+  private take(decision: Decision): void {
+    this.conversation.decided(decision, now());
+    this.wake();
   }
 }
+
+const now = () => performance.now() / 1000;
 
 function answer<T>(call: (done: requestCallback<T>) => unknown): Promise<T> {
   return new Promise((resolve, reject) => call((problem, value) => (problem ? reject(problem) : resolve(value!))));

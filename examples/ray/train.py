@@ -85,18 +85,20 @@ def train(
     with client.job(name, workers=len(workers), spec=JobSpec(policy=policy)) as job:
         for iteration in range(iterations):
             parameters = ray.put(weights)  # once for all workers
-            published.append(time.monotonic())
+            published.append(job.published())
             moments = Moments()
             losses: list[float] = []
             done: list[int] = []
-            while moments.k < job.k:
+            while job.missing:
                 while idle:
                     worker = idle.pop()
                     computing[workers[worker].gradient.remote(parameters)] = worker, iteration
                 # One at a time: each has its own time of arrival, also those of earlier iterations.
                 # What arrives while nobody waits here, as in end_iteration, gets the time of the next wait.
-                [arrived], _ = ray.wait(list(computing), num_returns=1)
-                now = time.monotonic()
+                ready, _ = ray.wait(list(computing), num_returns=1, timeout=job.remaining_seconds())
+                if not ready:  # the deadline has passed
+                    break
+                [arrived], now = ready, time.monotonic()
                 worker, begun = computing.pop(arrived)
                 job.arrived(worker=worker, seconds=now - published[begun], iteration=begun)
                 loss, gradient = ray.get(arrived)
@@ -109,10 +111,8 @@ def train(
             idle = done
             weights = weights - LEARNING_RATE * moments.mean()
             loss = float(np.mean(losses))
-            # The duration is that of the k-th arrival, which the client knows.
-            job.end_iteration(
-                loss=loss, learning_rate=LEARNING_RATE, published_seconds=published[iteration], **moments.summary()
-            )
+            # The client knows when the iteration ended, and whether with the k-th arrival or at the deadline.
+            job.end_iteration(loss=loss, learning_rate=LEARNING_RATE, **moments.summary())
             if iteration % 10 == 0:
                 print(f"{name}: iteration {iteration}, k = {moments.k}, loss {loss:.3f}", flush=True)
             held_out_loss, _ = loss_and_gradient(weights, *held_out)

@@ -77,9 +77,9 @@ class Arrivals:
         with self._lock:
             self._queue.put((gradient, time.monotonic()))
 
-    def get(self) -> tuple[Gradient, float]:
-        """Wait for the next one. Raises what its worker has raised."""
-        gradient, now = self._queue.get()
+    def get(self, timeout: float) -> tuple[Gradient, float]:
+        """Wait for the next one. Raises what its worker has raised, or `queue.Empty` after this many seconds."""
+        gradient, now = self._queue.get(timeout=timeout)
         return gradient.result(), now
 
 
@@ -92,18 +92,17 @@ def serve(options: argparse.Namespace, threads: Executor) -> None:
     published: list[float] = []  # when each iteration's weights were
     with DbwClient(options.controller).job(options.job, workers=options.workers) as job:
         for iteration in range(options.iterations):
-            published.append(time.monotonic())
+            published.append(job.published())
             moments = Moments()
             losses: list[float] = []
             done: list[int] = []
-            while moments.k < job.k:
-                while idle:
-                    threads.submit(gradient_of, idle.pop(), iteration, weights).add_done_callback(arrivals.put)
-                gradient, now = arrivals.get()
+            for worker in idle:
+                threads.submit(gradient_of, worker, iteration, weights).add_done_callback(arrivals.put)
+            for gradient, now in job.gradients(arrivals.get):  # until k are in, or the deadline has passed
                 worker, version = gradient.worker, gradient.version
                 job.arrived(worker=worker, seconds=now - published[version], iteration=version)
                 if version < iteration:  # late: it is not averaged, and its worker goes on with the newest weights
-                    idle.append(worker)
+                    threads.submit(gradient_of, worker, iteration, weights).add_done_callback(arrivals.put)
                 else:
                     moments.add(gradient.parts)
                     losses.append(gradient.loss)
@@ -111,10 +110,8 @@ def serve(options: argparse.Namespace, threads: Executor) -> None:
             idle = done
             weights = [part - LEARNING_RATE * mean for part, mean in zip(weights, moments.mean(), strict=True)]
             loss = sum(losses) / len(losses)
-            # The duration is that of the k-th arrival, which the client knows.
-            job.end_iteration(
-                loss=loss, learning_rate=LEARNING_RATE, published_seconds=published[iteration], **moments.summary()
-            )
+            # The client knows when the iteration ended, and whether with the k-th arrival or at the deadline.
+            job.end_iteration(loss=loss, learning_rate=LEARNING_RATE, **moments.summary())
             if iteration % 10 == 0:
                 print(f"iteration {iteration}, k = {moments.k}, loss {loss:.3f}", flush=True)
     print(f"loss {loss:.3f} after {options.iterations} iterations, {time.monotonic() - published[0]:.2f} s")

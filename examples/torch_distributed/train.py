@@ -20,6 +20,7 @@ import tempfile
 import time
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -63,44 +64,58 @@ def work(rank: int) -> None:
     dist.send(torch.full((len(received) + 1,), STOP), dst=0)
 
 
-def receive(arrivals: "SimpleQueue[Arrival | Exception]", workers: int, length: int) -> None:
-    """Note when each gradient arrives, whatever the parameter server is doing, until all workers have stopped."""
-    try:
-        while workers:
-            message = torch.empty(length)
-            rank = dist.recv(message)  # from whoever is first: work handles of gloo cannot be polled
-            arrivals.put((rank, time.monotonic(), message))
-            workers -= int(message[0] == STOP)
-    except Exception as failure:  # no gradient within the timeout of gloo, say
-        arrivals.put(failure)
+class Arrivals:
+    """Gradients in the order in which they arrive, each with its time, whatever the parameter server is doing then."""
+
+    def __init__(self, workers: int, length: int) -> None:
+        self._queue: SimpleQueue[Arrival | Exception] = SimpleQueue()
+        self._receiver = Thread(target=self._receive, args=(workers, length), daemon=True)
+        self._receiver.start()
+
+    def _receive(self, workers: int, length: int) -> None:
+        try:
+            while workers:
+                message = torch.empty(length)
+                rank = dist.recv(message)  # from whoever is first: work handles of gloo cannot be polled
+                self._queue.put((rank, time.monotonic(), message))
+                workers -= int(message[0] == STOP)
+        except Exception as failure:  # no gradient within the timeout of gloo, say
+            self._queue.put(failure)
+
+    def get(self, timeout: float) -> Arrival:
+        """Wait for the next one; raises `queue.Empty` after this many seconds."""
+        arrival = self._queue.get(timeout=timeout)
+        if isinstance(arrival, Exception):
+            raise arrival
+        return arrival
+
+    def join(self) -> None:
+        """Wait until all workers have stopped."""
+        self._receiver.join()
 
 
 def serve(workers: range, options: argparse.Namespace) -> None:
     """Push & Wait: every worker finishes its gradient, then begins one of the newest parameters."""
     parameters = parameters_to_vector(build_model().parameters()).detach()
-    arrivals: SimpleQueue[Arrival | Exception] = SimpleQueue()
-    receiver = Thread(target=receive, args=(arrivals, len(workers), 2 + len(parameters)), daemon=True)
-    receiver.start()
+    arrivals = Arrivals(len(workers), 2 + len(parameters))
     idle = list(workers)
+    sending: dict[int, Any] = {}  # what is on its way to each rank: one that hangs takes nothing
     published: list[float] = []  # when each iteration's parameters were
     with DbwClient(options.controller).job(options.job, workers=workers) as job:
         for iteration in range(options.iterations):
             newest = torch.cat([torch.tensor([float(iteration)]), parameters])
-            published.append(time.monotonic())
+            published.append(job.published())
             moments = Moments()
             losses: list[float] = []
             done: list[int] = []
-            while moments.k < job.k:
-                while idle:
-                    dist.send(newest, dst=idle.pop())
-                arrival = arrivals.get()
-                if isinstance(arrival, Exception):
-                    raise arrival
-                rank, now, message = arrival
+            for rank in idle:
+                sending[rank] = dist.isend(newest, dst=rank)
+            for rank, now, message in job.gradients(arrivals.get):  # until k are in, or the deadline has passed
+                sending[rank].wait()
                 version, loss, gradient = int(message[0]), float(message[1]), message[2:]
                 job.arrived(worker=rank, seconds=now - published[version], iteration=version)
                 if version < iteration:  # late: it is not averaged, and its worker goes on with the newest parameters
-                    idle.append(rank)
+                    sending[rank] = dist.isend(newest, dst=rank)
                 else:
                     moments.add(gradient)
                     losses.append(loss)
@@ -108,16 +123,14 @@ def serve(workers: range, options: argparse.Namespace) -> None:
             idle = done
             parameters = parameters - LEARNING_RATE * moments.mean()
             mean_loss = sum(losses) / len(losses)
-            # The duration is that of the k-th arrival, which the client knows.
-            job.end_iteration(
-                loss=mean_loss, learning_rate=LEARNING_RATE, published_seconds=published[iteration], **moments.summary()
-            )
+            # The client knows when the iteration ended, and whether with the k-th arrival or at the deadline.
+            job.end_iteration(loss=mean_loss, learning_rate=LEARNING_RATE, **moments.summary())
             if iteration % 10 == 0:
                 print(f"iteration {iteration}, k = {moments.k}, loss {mean_loss:.3f}", flush=True)
     print(f"loss {mean_loss:.3f} after {options.iterations} iterations, {time.monotonic() - published[0]:.2f} s")
     for rank in workers:
         dist.send(torch.full((1 + len(parameters),), STOP), dst=rank)  # a busy worker takes it after its gradient
-    receiver.join()
+    arrivals.join()
 
 
 def run(rank: int, world_size: int, rendezvous: str, options: argparse.Namespace) -> None:

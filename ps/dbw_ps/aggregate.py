@@ -16,7 +16,7 @@ class Moments(NamedTuple):
     sum_squared_norms: float  # Σ‖g_j‖²
     within_worker_variance: float | None  # V(g) as seen inside the workers, where they split their mini-batches, and
     degrees_of_freedom: int  # how much that is worth
-    loss: float | None  # mean over those that told one
+    loss: float | None = None  # mean over those that told one
 
 
 class WholeGradient(NamedTuple):
@@ -41,7 +41,6 @@ class Aggregate:
     def _reset(self) -> None:
         self.count = 0
         self._squares = 0.0
-        self._losses: list[float] = []
         self._within, self._freedom = 0.0, 0
 
     def add(self, gradient: WholeGradient) -> None:
@@ -50,11 +49,9 @@ class Aggregate:
         _add(self._buffer_sum, gradient.buffers, self.count == 0)
         self.count += 1
         self._squares += gradient.squared_norm
-        header = gradient.header
-        if header.HasField("loss"):
-            self._losses.append(header.loss)
-        if (parts := len(header.part_squared_norms)) > 1:
-            spread = max(sum(header.part_squared_norms) - parts * gradient.squared_norm, 0.0)
+        squares = gradient.header.part_squared_norms
+        if (parts := len(squares)) > 1:
+            spread = max(sum(squares) - parts * gradient.squared_norm, 0.0)
             self._within += spread / parts  # Σ‖a_j − g‖²/(p(p−1)), times its weight p−1
             self._freedom += parts - 1
 
@@ -70,7 +67,6 @@ class Aggregate:
             sum_squared_norms=self._squares,
             within_worker_variance=self._within / self._freedom if self._freedom else None,
             degrees_of_freedom=self._freedom,
-            loss=sum(self._losses) / len(self._losses) if self._losses else None,
         )
         self._reset()
         return moments

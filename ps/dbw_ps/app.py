@@ -2,7 +2,8 @@
 
 import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import Any
@@ -11,21 +12,24 @@ import torch
 
 from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointWriter
-from dbw_ps.checkpointing import Checkpointing
+from dbw_ps.checkpointing import Checkpointing, missing_checkpoint
 from dbw_ps.collector import GradientCollector, NoUsableGradientsError
 from dbw_ps.intake import Intake
+from dbw_ps.log_writer import LogWriter
 from dbw_ps.members import Members
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import load_flat_model
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
+from dbw_ps.outliers import Outliers
 from dbw_ps.progress import Progress, TrainingState
 from dbw_ps.publisher import Publisher
 from dbw_ps.rounds import Rounds
 from dbw_ps.service import ParameterServerService
 from dbw_ps.trainer import Trainer
-from dbw_ps.training_log import TrainingLog
+from dbw_ps.training_log import TrainingLog, has_entries
 from dbw_runtime.configuration import UsageError, run_program
+from dbw_runtime.disk_watch import DiskWatch
 from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.memory import keep_large_buffers
@@ -52,7 +56,9 @@ def serve(options: PsOptions) -> None:
         run(serving("ps", options, service, metrics.registry, close_files=resources.close))
 
 
-def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerService, Metrics]:
+def assemble(
+    options: PsOptions, resources: ExitStack, clock: Callable[[], float] = time.monotonic
+) -> tuple[ParameterServerService, Metrics]:
     """Make all parts of a parameter server, and connect them."""
     model = load_flat_model(options.model)
     optimiser = Optimiser(model, options.optimizer, options.schedule, options.clip_norm)
@@ -60,28 +66,30 @@ def assemble(options: PsOptions, resources: ExitStack) -> tuple[ParameterServerS
     if options.checkpoint_dir is None:
         log.warning("there is no --checkpoint-dir: what is trained will not be kept", extra={"job": options.job})
     else:
-        folder = resources.enter_context(closing(CheckpointFolder(options.checkpoint_dir, options.checkpoints_kept)))
+        keep = options.checkpoints_kept, options.hourly_checkpoints_kept
+        folder = resources.enter_context(closing(CheckpointFolder(options.checkpoint_dir, *keep)))
         checkpoint = newest_checkpoint(options, folder)
     try:
         state = TrainingState.begin(model, optimiser, checkpoint)
     except ValueError as error:
         raise UsageError(f"the newest checkpoint in {options.checkpoint_dir} does not fit: {error}") from error
-    training_log = open_training_log(options, state.progress, resources)
+    disk = DiskWatch(clock)
+    training_log = open_training_log(options, not checkpoint, state.progress, disk, resources)
     compute = resources.enter_context(ThreadPoolExecutor(1, "compute"))
     metrics = Metrics(options.job)
     publisher = Publisher()
     members = Members(secrets.token_hex(8), options.worker_timeout, checkpoint.get("workers"))
     aggregate = Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate))
-    collector = GradientCollector(Rounds(state.progress.iteration, options.max_wait), members, aggregate)
+    rounds = Rounds(state.progress.iteration, options.max_wait)
+    outliers = Outliers(options.max_norm_ratio, state.progress.usual_norm)
+    collector = GradientCollector(rounds, members, aggregate, outliers, clock)
     writer, checkpoints = None, None
     if folder is not None:
         every = options.checkpoint_iterations, options.checkpoint_seconds
-        # After a power failure the log must reach at least as far as the checkpoint.
-        before = training_log.sync if training_log is not None else lambda: None
-        writer = CheckpointWriter(folder, *every, state.progress.iteration, before=before)
-        checkpoints = Checkpointing(options.job, writer, state, members, compute, checkpoint.get("job_state"))
+        writer = CheckpointWriter(folder, *every, state.progress.iteration, clock)
+        checkpoints = Checkpointing(options, writer, state, members, compute, disk, training_log, checkpoint)
     trainer = Trainer(options, state, collector, publisher, compute, metrics, checkpoints, training_log)
-    metrics.observe(trainer.status, writer)
+    metrics.observe(trainer.status, writer, training_log, disk)
     intake = Intake(options, model.layout, collector, metrics)
     return ParameterServerService(options, model.layout, trainer, members, intake, publisher, metrics), metrics
 
@@ -98,11 +106,15 @@ def newest_checkpoint(options: PsOptions, folder: CheckpointFolder) -> dict[str,
     return found[1]
 
 
-def open_training_log(options: PsOptions, progress: Progress, resources: ExitStack) -> TrainingLog | None:
+def open_training_log(
+    options: PsOptions, is_new: bool, progress: Progress, disk: DiskWatch, resources: ExitStack
+) -> LogWriter | None:
     """The file for a line about every iteration, if there is to be one."""
     path = options.training_log
     if path is None:
         return None
     if not options.resume and path.exists() and path.stat().st_size:
         raise UsageError(f"the training log {path} is of an earlier training: give another path, or move it away")
-    return resources.enter_context(closing(TrainingLog(path, progress.iteration)))
+    if is_new and options.resume and not options.fresh and has_entries(path):
+        raise missing_checkpoint(options, f"the training log {path} is of a training that has begun")
+    return resources.enter_context(closing(LogWriter(TrainingLog(path, progress.iteration), disk)))

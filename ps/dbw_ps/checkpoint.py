@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import torch
 
+from dbw_ps.retention import Saved, kept, loss_of
 from dbw_runtime.durable import TEMPORARY, FolderError, atomic_write, flush, lock_folder, set_aside, unusable
 
 log = logging.getLogger(__name__)
@@ -28,16 +29,18 @@ RETRY_SECONDS = 10.0  # a disk that fails is given some time
 
 
 class CheckpointFolder:
-    """A folder of checkpoints that this process alone uses. It keeps the newest few."""
+    """A folder of checkpoints that this process alone uses. It keeps the newest, one of each hour, and the best one."""
 
-    def __init__(self, path: Path, keep: int = 3) -> None:
+    def __init__(self, path: Path, keep: int = 3, keep_hours: int = 24) -> None:
         assert keep >= 1
-        self._path, self._keep, self._lock = path, keep, lock_folder(path, "parameter server")
+        self._path, self._lock = path, lock_folder(path, "parameter server")
+        self._keep, self._keep_hours = keep, keep_hours
+        self._losses: dict[Path, float | None] = {}  # of the checkpoints, as far as they are known
         for leftover in path.glob(f"checkpoint-*{TEMPORARY}"):
             leftover.unlink()
 
     def write(self, iteration: int, state: dict[str, Any]) -> Path:
-        """Add the checkpoint of an iteration. Others stay as they are, unless it is complete and they are too many.
+        """Add the checkpoint of an iteration. Others stay until it is complete, and then those that are to be kept.
 
         Checkpoints of later iterations are those of a training that was abandoned for this one, and are set aside.
         """
@@ -51,12 +54,30 @@ class CheckpointFolder:
                 if later > iteration:  # `newest` would prefer it to those that come now
                     aside = set_aside(other, "abandoned")
                     log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
-        for _, old in self._all()[self._keep :]:
-            try:
-                old.unlink(missing_ok=True)
-            except OSError as error:
-                log.warning("%s cannot be deleted: %s", old, error)
+        self._losses[path] = loss_of(state.get("losses", ()))
+        self._delete_old()
         return path
+
+    def _delete_old(self) -> None:
+        try:
+            found = {path: Saved(iteration, path.stat().st_mtime, self._loss(path)) for iteration, path in self._all()}
+            stay = kept(found.values(), self._keep, self._keep_hours)
+            for path, saved in found.items():
+                if saved.iteration not in stay:
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("old checkpoints cannot be deleted: %s", error)
+
+    def _loss(self, path: Path) -> float | None:
+        """The loss of a checkpoint, which may be of an earlier process; None if it cannot be read."""
+        if path not in self._losses:
+            try:
+                content = torch.load(path, mmap=True, map_location="cpu", weights_only=True)  # which reads no tensors
+                self._losses[path] = loss_of(content.get("losses", ()))
+            except Exception as error:  # `newest` is who looks into that
+                log.warning("the loss of %s cannot be read: %s", path, error)
+                self._losses[path] = None
+        return self._losses[path]
 
     def newest(self) -> tuple[int, dict[str, Any]] | None:
         """The iteration and the state of the newest checkpoint that can be used; later ones are set aside.
@@ -88,7 +109,7 @@ class CheckpointFolder:
 class CheckpointWriter:
     """Writes checkpoints, and knows when the next one is due: after a number of iterations or seconds, 0 means never.
 
-    What goes wrong is logged and counted, and training goes on. `before` is called ahead of each write.
+    What goes wrong is logged and counted, and training goes on.
     """
 
     def __init__(
@@ -98,9 +119,8 @@ class CheckpointWriter:
         every_seconds: float,
         iteration: int = 0,  # that training begins with, or goes on with
         clock: Callable[[], float] = time.monotonic,
-        before: Callable[[], None] = lambda: None,
     ) -> None:
-        self._folder, self._clock, self._before = folder, clock, before
+        self._folder, self._clock = folder, clock
         self._every_iterations, self._every_seconds = every_iterations, every_seconds
         self._safe_iteration, self._safe_time = iteration, clock()  # what a crash would take training back to
         self._retry_time: float | None = None
@@ -122,7 +142,6 @@ class CheckpointWriter:
         """Write the state at the beginning of an iteration; returns whether that worked."""
         begin = self._clock()
         try:
-            self._before()
             self._folder.write(iteration, state)
         except Exception as error:  # training goes on whatever is wrong with the disk, or with us
             self.failures += 1

@@ -36,6 +36,10 @@ SERVICE = "/dbw.v1.ParameterServerService/"
 FINAL = ("SESSION_REPLACED", "MODEL_DIFFERS", "INVALID_VALUE", "UNAUTHENTICATED", "NOT_OWNER", "NOT_SUPPORTED")
 CALL_SECONDS = 30.0
 LEAVE_SECONDS = 2.0  # who leaves does not wait for what stands still
+# A server that answers no heartbeat for this many intervals, and CALL_SECONDS at least, hangs or has ended the session.
+SILENT_INTERVALS = 10
+# How a call fails whose connection breaks, or is closed by another thread (ValueError).
+LOST = (grpc.RpcError, OSError, ValueError)
 FIRST_DELAY, LONGEST_DELAY = 0.05, 2.0  # seconds between attempts to join again
 
 
@@ -138,17 +142,21 @@ class ParameterServer:
     ) -> None:
         self._connection, self._worker_id, self._layout = connection, worker_id, layout
         self._patience, self._now = patience, clock
-        self._channel = connection.open()
-        self._stub = ParameterServerServiceStub(self._channel)
+        self._connect()
         self._session: pb.JoinResponse | None = None
         self._subscription: Subscription | None = None
         self._newest = -1
+        self._computing: tuple[int, float] | None = None  # the version that is computed with, and since when
         self._delays, self._was_there = backoff(FIRST_DELAY, LONGEST_DELAY), False
         self._lost_at: float | None = None  # since when the server is away
         self._told_end = False  # whether a heartbeat's answer said that training is over
         self._news = threading.Condition()  # about anything that somebody who computes may wait for
         self._closing = threading.Event()
         self._joining = threading.Lock()  # so that nobody joins who has left
+
+    def _connect(self) -> None:
+        self._channel = self._connection.open()
+        self._stub = ParameterServerServiceStub(self._channel)
 
     @property
     def session(self) -> pb.JoinResponse:
@@ -166,7 +174,11 @@ class ParameterServer:
             self._lost(problem)
 
     def newer(self, known: Parameters | None) -> Parameters | None:
-        """Wait for newer parameters than those that are known; None when training is over."""
+        """Wait for newer parameters than those that are known; None when training is over.
+
+        From then on until it is pushed or completed, a gradient is being computed: the server is told how long.
+        """
+        self._computing = None
         while True:
             if self._is_finished:
                 return None  # whether the server is still there or not
@@ -174,11 +186,19 @@ class ParameterServer:
             version = known.version if known is not None and known.session is session else None
             try:
                 found = self._subscription.newer(version) if self._subscription else self._pull(session, version)
-            except (grpc.RpcError, OSError) as error:
+            except LOST as error:
                 self._lost(error)
             else:
                 self._delays = backoff(FIRST_DELAY, LONGEST_DELAY)
+                if found is not None:
+                    self._computing = found.version, self._now()
                 return found
+
+    @property
+    def computing_seconds(self) -> float | None:
+        """How long the computation under way has taken; None if there is none. Any thread may ask."""
+        computing = self._computing
+        return None if computing is None else self._now() - computing[1]
 
     @property
     def is_over(self) -> bool:
@@ -215,6 +235,8 @@ class ParameterServer:
         if parameters.session is not self._session:
             return None
         vector = on_the_wire(gradient, parameters.session)  # refuses what is no gradient of this model
+        compute_seconds = self.computing_seconds if compute_seconds is None else compute_seconds
+        self._computing = None
         header = pb.GradientHeader(
             session=parameters.session.session,
             version=parameters.version,
@@ -228,7 +250,7 @@ class ParameterServer:
         cut = pieces.cut(header, vector)
         try:
             response = self._push_short(next(cut)) if pieces.is_short(vector) else self._push_long(cut)
-        except (grpc.RpcError, OSError) as error:
+        except LOST as error:
             self._lost(error)
             return None
         self._newest = max(self._newest, response.version)
@@ -261,6 +283,8 @@ class ParameterServer:
         """Say that a gradient is too late to be sent, or was interrupted; returns whether the server knows now."""
         if parameters.session is not self._session:
             return False
+        compute_seconds = self.computing_seconds if compute_seconds is None else compute_seconds
+        self._computing = None
         request = pb.NotifyCompletionRequest(
             session=parameters.session.session,
             version=parameters.version,
@@ -269,7 +293,7 @@ class ParameterServer:
         )
         try:
             response = self._stub.NotifyCompletion(request, **self._settings())
-        except (grpc.RpcError, OSError) as error:
+        except LOST as error:
             self._lost(error)
             return False
         self._newest = max(self._newest, response.version)
@@ -301,15 +325,38 @@ class ParameterServer:
         return found
 
     def _beat(self, session: pb.JoinResponse) -> None:
-        """Say that we are alive, as long as this is our session."""
+        """Say that we are alive and what we do, as long as this is our session."""
+        answered = self._now()
+        longest_silence = max(CALL_SECONDS, SILENT_INTERVALS * session.heartbeat_interval_seconds)
         while not self._closing.wait(session.heartbeat_interval_seconds) and self._session is session:
-            with suppress(grpc.RpcError, OSError, ValueError):  # whoever waits for parameters will notice as well
-                response = self._stub.Heartbeat(pb.HeartbeatRequest(session=session.session), **self._settings())
-                with self._news:
-                    self._told_end |= response.finished
-                    if self._session is session:
-                        self._newest = max(self._newest, response.version)
-                    self._news.notify_all()
+            begin, computing = self._now(), self._computing
+            request = pb.HeartbeatRequest(session=session.session)
+            if computing is not None:
+                request.computing_version, request.computing_seconds = computing[0], begin - computing[1]
+            try:
+                response = self._stub.Heartbeat(request, **self._settings())
+            except LOST:  # whoever waits for parameters mostly notices as well
+                if self._now() - answered > longest_silence:
+                    self._reconnect(session)
+                continue
+            answered = begin
+            with self._news:
+                self._told_end |= response.finished
+                if self._session is session:
+                    self._newest = max(self._newest, response.version)
+                self._news.notify_all()
+
+    def _reconnect(self, session: pb.JoinResponse) -> None:
+        """Break off all calls of a session, which may wait for ever, so that the thread that computes joins again."""
+        with self._joining:
+            if self._session is not session or self._closing.is_set():
+                return
+            log.warning("the parameter server %s does not answer", self._connection.target)
+            self._session, channel = None, self._channel
+            self._connect()
+        channel.close()
+        with self._news:
+            self._news.notify_all()
 
     def _lost(self, error: Exception) -> None:
         """Take note that the link was lost, and wait a little; raises if it is for good."""
@@ -327,16 +374,18 @@ class ParameterServer:
         log.log(level, text, self._connection.target, describe(error), extra={"worker_id": self._worker_id})
         self._closing.wait(next(self._delays))
 
-    def _settings(self, seconds: float = CALL_SECONDS) -> dict[str, Any]:
-        return {"timeout": seconds, "metadata": self._connection.metadata()}
+    def _settings(self, seconds: float | None = None) -> dict[str, Any]:
+        return {"timeout": CALL_SECONDS if seconds is None else seconds, "metadata": self._connection.metadata()}
 
     def close(self, reason: str = "") -> None:
         """Leave, so that nobody waits for us. Any thread may say so; the one that computes is told."""
         self._closing.set()
         with self._news:
             self._news.notify_all()
-        with self._joining:
-            session, self._session = self._session, None
+        joined = self._joining.acquire(timeout=LEAVE_SECONDS)  # otherwise closing the channel breaks the call off
+        session, self._session = self._session, None
+        if joined:
+            self._joining.release()
         if session is not None:
             with suppress(grpc.RpcError, OSError):
                 request = pb.LeaveRequest(session=session.session, reason=reason)

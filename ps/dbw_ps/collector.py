@@ -1,6 +1,8 @@
 """The gradients of the iteration under way: which of them count, their sum, and when it ends."""
 
 import asyncio
+import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -9,8 +11,12 @@ from contextlib import suppress
 import torch
 
 from dbw_ps.aggregate import Aggregate, Moments, WholeGradient
+from dbw_ps.gradient import OutlierError
 from dbw_ps.members import Member, Members
+from dbw_ps.outliers import Outliers
 from dbw_ps.rounds import Arrival, End, Fate, Rounds, Verdict
+
+log = logging.getLogger(__name__)
 
 
 class NoUsableGradientsError(Exception):
@@ -21,24 +27,39 @@ class GradientCollector:
     """Takes in what happens to gradients, for one event loop. They are added up in a thread, while others come in."""
 
     def __init__(
-        self, rounds: Rounds, members: Members, aggregate: Aggregate, clock: Callable[[], float] = time.monotonic
+        self,
+        rounds: Rounds,
+        members: Members,
+        aggregate: Aggregate,
+        outliers: Outliers,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rounds, self._members, self._aggregate, self.now = rounds, members, aggregate, clock
+        self._outliers = outliers
+        self._losses: dict[int, float] = {}  # of this iteration, that workers have told
         # More threads than one would only take processors away from what receives gradients.
         self._adder = ThreadPoolExecutor(1, "sum", initializer=lambda: torch.set_num_threads(1))
         self._additions: list[asyncio.Future[None]] = []
         self._changed = asyncio.Event()  # by anything that may begin or end an iteration
-        self._stopping = False
+        self.is_stopping = False
         self.iteration_over = asyncio.Event()  # another event for each iteration
 
     @property
     def live(self) -> list[int]:
-        """The numbers of the workers that are alive."""
+        """The numbers of the workers that are alive, without those that are stalled."""
         return sorted(self._members.live)
+
+    @property
+    def stalled(self) -> int:
+        """How many workers are stalled."""
+        return len(self._members.stalled)
 
     def membership_changed(self, member: Member) -> None:
         """A worker has joined, or its session has ended."""
         (self._rounds.join if member.number in self._members.live else self._rounds.leave)(member.number)
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
         self._changed.set()
 
     def verdict(self, member: Member, version: int) -> Verdict:
@@ -46,7 +67,11 @@ class GradientCollector:
         return self._rounds.verdict(member.number, version)
 
     def use(self, member: Member, gradient: WholeGradient) -> None:
-        """Add a gradient that is complete, and used."""
+        """Add a gradient that is complete. Raises OutlierError if its norm speaks against that."""
+        if self._outliers.is_outlier(member.number, norm := math.sqrt(gradient.squared_norm)):
+            raise OutlierError(f"its norm is {norm:.3g}, and usually it is {self._outliers.usual:.3g}")
+        if gradient.header.HasField("loss"):
+            self._losses[member.number] = gradient.header.loss
         self._rounds.record(member.number, gradient.header.version, Verdict.USED, self.now())
         member.used += 1
         loop = asyncio.get_running_loop()
@@ -71,31 +96,47 @@ class GradientCollector:
         member.lost += 1
         self._changed.set()
 
-    async def wait_for_workers(self, count: int) -> bool:
-        """Wait until this many workers are alive; returns whether they are, and not told to stop."""
-        while len(self._members.live) < count and not self._stopping:
-            await self._wait_for_change()
-        return not self._stopping
-
     def begin(self, k: int, deadline_seconds: float | None) -> float:
         """Begin an iteration, whose parameters are being published; returns the time."""
         now = self.now()
         self._iteration = self._rounds.begin(k, now, deadline_seconds)
         return now
 
-    async def wait_for_end(self) -> End | None:
-        """Wait until the iteration is over; None if told to stop before."""
+    async def wait_for_end(self, start_over: Callable[[int], object]) -> End | None:
+        """Wait until the iteration is over; None if told to stop before. Tells which workers are to join again."""
         while (end := self._rounds.end(self.now(), self._members.live)) is None:
-            if self._stopping:
+            if self.is_stopping:
                 return None
-            if self._rounds.none_usable(self._members.live):
-                workers = f"all {len(self._members.live)} workers for iteration {self._iteration}"
-                problem = f"none of the gradients of {workers} can be used, perhaps because training diverges"
-                raise NoUsableGradientsError(f"{problem}: lower the learning rate, or see what workers compute")
-            await self._wait_for_change(self._rounds.wake_at)
+            if self._rounds.is_blocked(self._members.live):
+                self._start_over(start_over)
+            await self.wait_for_change(self._rounds.wake_at)
         self.iteration_over.set()
         self.iteration_over = asyncio.Event()
         return end
+
+    def _start_over(self, start_over: Callable[[int], object]) -> None:
+        """Let workers compute the gradients of this iteration again, since there is none that can be used."""
+        live = self._members.live
+        problem = f"none of the gradients of all {len(live)} workers for iteration {self._iteration} can be used"
+        workers = self._rounds.start_over(live)
+        if not workers:
+            advice = "lower the learning rate, or see what workers compute"
+            raise NoUsableGradientsError(f"{problem}, perhaps because training diverges: {advice}")
+        log.warning("%s: workers %s compute them again", problem, sorted(workers))
+        if outliers := workers & self._rounds.outliers:  # perhaps only they are right
+            self._outliers.keep_only(outliers)
+        for worker in workers:
+            start_over(worker)
+
+    def take_losses(self) -> dict[int, float]:
+        """What the workers whose gradients were used in this iteration say their losses are."""
+        losses, self._losses = self._losses, {}
+        return losses
+
+    @property
+    def usual_norm(self) -> float:
+        """How long gradients usually are; 0 if that is not known."""
+        return self._outliers.usual
 
     async def finish(self, compute: Executor) -> tuple[Moments, list[Arrival]]:
         """Average the gradients of the iteration; returns their moments, and what has arrived since the last one."""
@@ -106,14 +147,15 @@ class GradientCollector:
 
     def stop(self) -> None:
         """Let everybody who waits return at once."""
-        self._stopping = True
+        self.is_stopping = True
         self._changed.set()
 
     def close(self) -> None:
         """End the thread."""
         self._adder.shutdown()
 
-    async def _wait_for_change(self, until: float | None = None) -> None:
+    async def wait_for_change(self, until: float | None = None) -> None:
+        """Wait until something happens, or until a time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(None if until is None else max(until - self.now(), 0.0)):
                 await self._changed.wait()

@@ -14,7 +14,7 @@ class Source(Enum):
 
     CONTROLLER = "a controller decided it"
     EMBEDDED = "this process decided it"
-    FALLBACK = "a controller should have decided it, but did not answer in time"
+    FALLBACK = "a controller should decide it, but has not decided yet, or is gone"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Decider(Protocol):
         """All that was learnt, for a checkpoint; None if it is not available."""
 
     async def import_state(self, state: bytes) -> bool:
-        """Replace what was learnt, which may change k at once; returns whether that worked."""
+        """Replace what was learnt by a state of more iterations, which may change k; returns whether that worked."""
 
     async def close(self, delete: bool = False) -> None:
         """Stop; `delete` the job where training is over."""

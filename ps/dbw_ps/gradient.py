@@ -7,10 +7,12 @@ import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps.aggregate import WholeGradient
+from dbw_ps.members import SessionNotFoundError
 from dbw_ps.messages import TYPES
 from dbw_ps.model import Layout
 from dbw_ps.norms import squared_norm
 from dbw_ps.pieces import Piece
+from dbw_ps.rounds import Fate
 from dbw_ps.tensors import vector_over
 
 # So that the sum of any number of gradients stays in float32's range, whatever type they come in.
@@ -22,6 +24,7 @@ class RejectedError(Exception):
     """A gradient cannot be used; the text says why."""
 
     outcome: ClassVar["pb.GradientOutcome.ValueType"]
+    fate: ClassVar[Fate] = Fate.REJECTED
 
 
 class MalformedError(RejectedError):
@@ -30,14 +33,21 @@ class MalformedError(RejectedError):
     outcome = pb.GRADIENT_OUTCOME_MALFORMED
 
 
-class BrokenOffError(MalformedError):
-    """The rest of a gradient did not come: perhaps its worker has died, and it comes again."""
-
-
 class NotFiniteError(RejectedError):
     """A gradient has elements, or a loss, that are not finite."""
 
     outcome = pb.GRADIENT_OUTCOME_NOT_FINITE
+
+
+class OutlierError(RejectedError):
+    """A gradient is far longer than gradients usually are."""
+
+    outcome = pb.GRADIENT_OUTCOME_OUTLIER
+    fate = Fate.OUTLIER
+
+
+class BrokenOffError(SessionNotFoundError):
+    """The rest of a gradient did not come: its worker's session ends, and a worker that is alive begins it again."""
 
 
 class IncomingGradient:
@@ -74,6 +84,8 @@ class IncomingGradient:
         size = piece.data.nbytes
         if piece.offset != self._received:
             raise MalformedError(f"a piece stands at {piece.offset}; the next one should at {self._received}")
+        if not size and piece.header is None:
+            raise MalformedError(f"the piece at {piece.offset} is empty")
         if self._received + size > self._total:
             raise MalformedError(f"it has more than {self._total} bytes")
         trained = min(max(self._trained_bytes - self._received, 0), size)

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
@@ -13,8 +16,9 @@ from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.options import PsOptions
 from dbw_ps.pieces import Piece
-from dbw_ps.rounds import Fate, Verdict
-from dbw_runtime.failure import StatusError, invalid_value
+from dbw_ps.rounds import Verdict
+from dbw_ps.turns import Turn, Turns
+from dbw_runtime.failure import invalid_value
 from dbw_runtime.rpc import Call
 
 log = logging.getLogger(__name__)
@@ -25,16 +29,18 @@ class Intake:
     """Receives gradients: long ones in the order in which they begin, `staged_gradients` of them at once.
 
     The others wait in their workers. That bounds the memory, and the k-th gradient is there earlier than if all of them
-    shared the wire.
+    shared the wire. A slow one does not keep them waiting, see `Turns`.
     """
 
     def __init__(self, options: PsOptions, layout: Layout, collector: GradientCollector, metrics: Metrics) -> None:
         self._job, self._layout, self._collector, self._metrics = options.job, layout, collector, metrics
-        self._room = asyncio.Semaphore(options.staged_gradients)
         self._timeout = 2 * options.worker_timeout  # a worker of which nothing at all comes times out before
+        self._turns = Turns(options.staged_gradients, self._timeout)
+        self._begun: dict[Turn, asyncio.Event] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     async def take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
-        """Receive a gradient as long as it can be used; returns what became of it."""
+        """Receive a gradient as long as it can be used; returns what became of it. Raises if it was lost on the way."""
         try:
             verdict = self._collector.verdict(member, header.version)
             if verdict is Verdict.USED:
@@ -49,8 +55,7 @@ class Intake:
                 self._collector.late(member, header.version)
             outcome = OUTCOMES[verdict], "" if verdict is Verdict.USED else verdict.value
         except RejectedError as error:
-            broken_off = isinstance(error, BrokenOffError)  # also how the call of a worker ends that was killed
-            self._collector.failed(member, header.version, Fate.LOST if broken_off else Fate.REJECTED)
+            self._collector.failed(member, header.version, error.fate)
             about = {"job": self._job, "worker": member.number, "worker_id": member.id}
             log.warning("a gradient was rejected: %s", error, extra=about | {"version": header.version})
             outcome = error.outcome, str(error)
@@ -65,42 +70,59 @@ class Intake:
 
     async def _receive_rest(self, member: Member, gradient: IncomingGradient, call: Call) -> None:
         """Receive a long gradient, unless its iteration ends before all of it is there."""
-        session = member.sessions
         ended = asyncio.ensure_future(self._collector.iteration_over.wait())
-        receiving = asyncio.ensure_future(self._receive_pieces(gradient, call))
+        receiving = asyncio.ensure_future(self._receive_pieces(member, gradient, call))
         try:
             await call.wait(asyncio.wait([receiving, ended], return_when=asyncio.FIRST_COMPLETED))
             if receiving.done():
                 receiving.result()  # or what went wrong
-        except RejectedError:
-            raise
-        except BaseException as error:
-            stops = isinstance(error, StatusError) and error.reason == "NOT_READY"  # we do, and not the worker
-            if not stops and member.sessions == session:  # otherwise it has joined again, and is waited for
-                self._collector.failed(member, gradient.header.version, Fate.LOST)
-                self._metrics.gradients.labels("lost").inc()
-            raise
         finally:
             ended.cancel()
             receiving.cancel()
             await asyncio.wait([receiving])  # before anything else is sent on this call
             _ = receiving.cancelled() or receiving.exception()  # nobody else looks at it
 
-    async def _receive_pieces(self, gradient: IncomingGradient, call: Call) -> None:
-        async with self._room:
+    async def _receive_pieces(self, member: Member, gradient: IncomingGradient, call: Call) -> None:
+        async with self._turn(gradient) as turn:
             with self._metrics.staged.track_inprogress():
                 await call.accept()  # which the worker waits for
                 while not gradient.is_complete:
-                    self._take_piece(gradient, await self._next_piece(call))
+                    self._take_piece(gradient, await self._next_piece(turn, call))
+                    member.heard = self._collector.now()
 
-    async def _next_piece(self, call: Call) -> Piece:
+    @asynccontextmanager
+    async def _turn(self, gradient: IncomingGradient) -> AsyncIterator[Turn]:
+        turn = self._turns.ask()
+        begun = self._begun[turn] = asyncio.Event()
         try:
-            async with asyncio.timeout(self._timeout):  # others wait for its place
+            self._begin_turns()
+            await begun.wait()
+            yield turn
+        finally:
+            del self._begun[turn]
+            self._turns.end(turn, self._collector.now(), gradient.is_complete)
+            self._begin_turns()
+
+    def _begin_turns(self) -> None:
+        """Let those begin whose turn it is, now and whenever a slow gradient has had its time."""
+        for turn in self._turns.begin(self._collector.now()):
+            self._begun[turn].set()
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = self._turns.wake_at - self._collector.now()
+        self._timer = None if seconds == math.inf else asyncio.get_running_loop().call_later(seconds, self._begin_turns)
+
+    async def _next_piece(self, turn: Turn, call: Call) -> Piece:
+        left = self._turns.ends_at(turn) - self._collector.now()
+        seconds = min(self._timeout, left)
+        try:
+            async with asyncio.timeout(seconds):
                 piece = piece_from(await call.read_bytes())
         except TimeoutError:
-            raise BrokenOffError(f"no piece of it came for {self._timeout:g} seconds") from None
-        if piece is None:
-            raise BrokenOffError("pieces are missing at its end")
+            why = "it took far longer than others" if seconds == left else f"no piece came for {seconds:g} seconds"
+            raise BrokenOffError(f"the gradient was broken off, {why}") from None
+        if piece is None:  # also how the call of a worker ends that was killed
+            raise BrokenOffError("the gradient has broken off, pieces are missing at its end")
         return piece
 
     def _take_piece(self, gradient: IncomingGradient, piece: Piece) -> None:

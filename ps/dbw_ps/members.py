@@ -1,4 +1,4 @@
-"""Who the workers are: their ids, numbers and sessions, and which of them are alive.
+"""Who the workers are: their ids, numbers and sessions, and which of them are alive, stalled or gone.
 
 Members hold no clock: times are seconds on any clock that does not go back. Nobody else keeps who is alive.
 """
@@ -6,7 +6,9 @@ Members hold no clock: times are seconds on any clock that does not go back. Nob
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from dbw_ps.pace import Pace
 
 ID = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
 ID_RULE = "1 to 128 printable ASCII characters, without spaces at its ends"
@@ -19,8 +21,9 @@ class InvalidWorkerError(Exception):
 class SessionNotFoundError(Exception):
     """A session is of another process, or of a worker that left or timed out."""
 
-    def __init__(self) -> None:
-        super().__init__("the session is not known, because the server restarted or the worker timed out; join again")
+    def __init__(self, why: str = "") -> None:
+        unknown = "the session is not known, because the server restarted or the worker timed out"
+        super().__init__(f"{why or unknown}; join again")
 
 
 class SessionReplacedError(Exception):
@@ -39,6 +42,7 @@ class Member:
     sessions: int = 0  # how often it has joined
     heard: float = 0.0  # when the last message from it came
     version: int | None = None  # of the parameters that were sent to it last
+    pace: Pace = field(default_factory=Pace)
     used: int = 0  # gradients of this run, by what became of them
     late: int = 0
     lost: int = 0
@@ -51,7 +55,9 @@ class Members:
         self._nonce, self._timeout = nonce, timeout
         self._by_id = {id_: Member(id_, number) for id_, number in (numbers or {}).items()}
         self._by_number = {member.number: member for member in self._by_id.values()}
-        self.live: frozenset[int] = frozenset()  # the numbers of those that are alive
+        # The numbers of those that have a session: who is alive, and who takes too long for anybody to wait for it.
+        self.live: frozenset[int] = frozenset()
+        self.stalled: frozenset[int] = frozenset()
 
     @property
     def all(self) -> list[Member]:
@@ -60,8 +66,8 @@ class Members:
 
     @property
     def any_to_notify(self) -> bool:
-        """Whether a worker is alive, or was before a restart and has not joined since."""
-        return bool(self.live) or any(not member.sessions for member in self.all)
+        """Whether a worker has a session, or had one before a restart and has not joined since."""
+        return bool(self.live | self.stalled) or any(not member.sessions for member in self.all)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -78,6 +84,8 @@ class Members:
             self._by_id[id_] = self._by_number[member.number] = member
         member.sessions += 1
         member.heard, member.version = now, None
+        self.leave(member)
+        member.pace.join(now)
         self.live |= {member.number}
         return member, f"{self._nonce}-{member.number}-{member.sessions}"
 
@@ -92,14 +100,26 @@ class Members:
             raise SessionNotFoundError
         if int(count) != member.sessions:
             raise SessionReplacedError(member.id)
-        if member.number not in self.live:
+        if member.number not in self.live | self.stalled:
             raise SessionNotFoundError
         member.heard = max(member.heard, now)
         return member
 
+    def is_open(self, session: str) -> bool:
+        """Whether a session has not ended."""
+        with suppress(SessionNotFoundError, SessionReplacedError):
+            return self.of(session, 0.0) is not None
+        return False
+
+    def numbered(self, number: int) -> Member:
+        """The worker of a number."""
+        return self._by_number[number]
+
     def leave(self, member: Member) -> None:
         """End a worker's session."""
         self.live -= {member.number}
+        self.stalled -= {member.number}
+        member.pace.wait()
 
     def suspect(self, session: str, now: float, seconds: float) -> None:
         """Let a worker time out this many seconds from now, unless a message comes from it by then."""
@@ -109,7 +129,26 @@ class Members:
 
     def expire(self, now: float) -> list[Member]:
         """End the sessions of those from which no message came for too long; returns them."""
-        silent = [self._by_number[number] for number in sorted(self.live)]
-        silent = [member for member in silent if now - member.heard > self._timeout]
-        self.live -= {member.number for member in silent}
+        silent = [member for member in self._present if now - member.heard > self._timeout]
+        for member in silent:
+            self.leave(member)
         return silent
+
+    def find_stalled(self, now: float) -> list[Member]:
+        """Find out whose computation is stalled; returns those that were not, and those that no longer are."""
+        longest = max((one.pace.longest or 0.0 for one in self._by_number.values()), default=0.0)
+        present = self._present
+        stalled = frozenset(one.number for one in present if one.pace.is_stalled(now, self._timeout, longest))
+        before, self.stalled = self.stalled, stalled
+        self.live = (self.live | before) - stalled
+        return [one for one in present if one.number in stalled ^ before]
+
+    def postpone(self, seconds: float, now: float) -> None:
+        """Do not count these last seconds, in which nobody listened to workers."""
+        for member in self._present:
+            member.heard = min(member.heard + seconds, now)
+            member.pace.postpone(seconds)
+
+    @property
+    def _present(self) -> list[Member]:
+        return [self._by_number[number] for number in sorted(self.live | self.stalled)]

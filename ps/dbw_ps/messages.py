@@ -3,7 +3,7 @@
 import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
-from dbw_ps.members import Member
+from dbw_ps.members import Member, Members
 from dbw_ps.model import Layout, TensorSpec
 from dbw_ps.rounds import Verdict
 
@@ -36,15 +36,17 @@ def layout_from(message: pb.ModelLayout) -> Layout:
     return Layout(parameters, buffers)
 
 
-def worker_message(member: Member, live: bool, now: float) -> pb.WorkerStatus:
+def worker_message(member: Member, members: Members, now: float) -> pb.WorkerStatus:
     """A worker as the parameter server sees it."""
     return pb.WorkerStatus(
         worker=member.number,
         worker_id=member.id,
-        live=live,
+        live=member.number in members.live,
         version=member.version,
         silent_seconds=max(now - member.heard, 0.0),
         used_gradients=member.used,
         late_gradients=member.late,
         lost_gradients=member.lost,
+        computing_seconds=member.pace.seconds(now),
+        stalled=member.number in members.stalled,
     )

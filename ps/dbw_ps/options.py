@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dbw_controller.client import AsyncDbwClient, Fallback
+from dbw_controller.client import EVERY_DECISION, AsyncDbwClient, Fallback
 from dbw_controller.contract import NAME, NAME_RULE
 from dbw_controller.named_policies import policy_from
 from dbw_ps.models import MODELS
@@ -34,16 +34,21 @@ class PsOptions(ServerOptions):
     target_loss: float | None = option(None, "train until the mean loss of ten iterations is at most this")
     max_seconds: float | None = option(None, "train for this many seconds, all runs together; seen as iterations end")
     min_workers: int = option(1, "how many workers to wait for before training begins")
+    rejoin_seconds: float = option(
+        60.0, "how long a resumed training waits for --min-workers; then it goes on with those that are there"
+    )
     worker_timeout: float = option(30.0, "seconds without a message after which a worker times out")
     max_wait: float | None = option(None, "end iterations after this many seconds with the gradients that are in")
     staged_gradients: int = option(1, "how many long gradients to receive at once; each takes its size in memory")
+    max_norm_ratio: float = option(1000.0, "refuse gradients whose norm is more than this times the usual; 0: none")
     linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
     controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")
     policy: str | None = option(
         None, "how k is chosen: dbw-plus, dbw, b-dbw, sync, static:8, adasync; by default as the controller does"
     )
-    decision_deadline: float = option(1.0, "seconds to wait for a decision before going on without")
-    fallback: Fallback = option("last", "k without a decision: the last one, or all workers")
+    decision_deadline: float = option(1.0, "seconds to wait for a decision before going on without, at most")
+    decision_share: float = option(0.05, "and at most this share of an iteration, but for the first decision")
+    fallback: Fallback = option("last", "k without a controller: the last one, or all workers")
     controller_tls: bool = option(False, "talk to the controller over TLS, with the system's authorities")
     controller_tls_ca: Path | None = option(None, "authorities (PEM) of the controller's certificate")
     controller_tls_cert: Path | None = option(None, "our certificate (PEM), for a controller that asks for one")
@@ -52,8 +57,15 @@ class PsOptions(ServerOptions):
     checkpoint_dir: Path | None = option(None, "the folder for checkpoints; without it training cannot be resumed")
     checkpoint_iterations: int = option(0, "write a checkpoint every this many iterations; 0: not by iterations")
     checkpoint_seconds: float = option(60.0, "write a checkpoint every this many seconds; 0: not by time")
-    checkpoints_kept: int = option(3, "how many checkpoints to keep")
+    checkpoints_kept: int = option(3, "how many of the newest checkpoints to keep, beside that of the lowest loss")
+    hourly_checkpoints_kept: int = option(24, "of how many hours to keep the last checkpoint as well; 0: of none")
+    last_checkpoint_seconds: float = option(
+        60.0, "how long to try to write the last checkpoint where the disk fails or hangs, before ending without it"
+    )
     resume: bool = option(False, "go on from the newest checkpoint, if there is one")
+    fresh: bool = option(
+        False, "where --resume finds no checkpoint, begin again even if the log or the controller's job is further"
+    )
     training_log: Path | None = option(None, "a file for a line of JSON about every iteration")
 
     def __post_init__(self) -> None:
@@ -65,13 +77,19 @@ class PsOptions(ServerOptions):
             raise WrongValueError("job", self.job, NAME_RULE)
         self.require_between("seed", 0, 2**63 - 1)
         self.require_between("min_workers", 1, 2**16)
+        self.require_between("rejoin_seconds", 0, 10**7)
         self.require_between("worker_timeout", 0.1, 86_400)
         self.require_between("staged_gradients", 1, 2**16)
+        if self.max_norm_ratio:
+            self.require_between("max_norm_ratio", 2, 1e30)
         self.require_between("linger_seconds", 0, 86_400)
         self.require_between("decision_deadline", 0.001, 3600)
+        self.require_between("decision_share", 0, EVERY_DECISION)
         self.require_between("checkpoint_iterations", 0, 2**31)
         self.require_between("checkpoint_seconds", 0, 10**7)
         self.require_between("checkpoints_kept", 1, 10**6)
+        self.require_between("hourly_checkpoints_kept", 0, 10**6)
+        self.require_between("last_checkpoint_seconds", 0.1, 86_400)
         for name in ("clip_norm", "max_wait", "max_seconds"):
             if getattr(self, name) is not None and not 0 < getattr(self, name) < math.inf:
                 raise WrongValueError(name, getattr(self, name), "finite and more than 0")
@@ -86,9 +104,12 @@ class PsOptions(ServerOptions):
                 raise UsageError(f"the controller cannot be used: {error}") from error
         if self.resume and self.checkpoint_dir is None:
             raise UsageError("--resume needs --checkpoint-dir, the folder to resume from")
+        if self.fresh and not self.resume:
+            raise UsageError("--fresh needs --resume: without that a training always begins at its first iteration")
 
     def client(self) -> AsyncDbwClient:
         """How to talk to the controller."""
         assert self.controller is not None
         files = self.controller_tls_ca, self.controller_tls_cert, self.controller_tls_key, self.controller_token_file
-        return AsyncDbwClient(self.controller, self.decision_deadline, self.fallback, self.controller_tls, *files)
+        patience = self.decision_deadline, self.fallback
+        return AsyncDbwClient(self.controller, *patience, self.controller_tls, *files, self.decision_share)

@@ -1,18 +1,17 @@
 """How far a training has come, and what its checkpoints hold."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple, Self
 
 import torch
 
 from dbw_ps.decider import Source
+from dbw_ps.losses import LOSSES, Losses
 from dbw_ps.model import FlatModel
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
-
-# A single iteration's loss is noisy: a target is reached when the mean of this many is.
-LOSSES = 10
 
 
 @dataclass
@@ -22,6 +21,24 @@ class Progress:
     iteration: int = 0  # the one under way
     seconds: float = 0.0  # that it has taken, over all runs
     losses: list[float] = field(default_factory=list)  # of the last iterations
+    usual_norm: float = 0.0  # of gradients; 0 if it is not known
+    told: Losses = field(default_factory=Losses)  # by each worker
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "losses": self.losses,
+            "usual_norm": self.usual_norm,
+            "told_losses": list(self.told.recent),
+        }
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        """Go on from a checkpoint; earlier versions wrote less."""
+        told = Losses(state.get("told_losses", ()))
+        return cls(state["iteration"], state["seconds"], state["losses"], state.get("usual_norm", 0.0), told)
 
     @property
     def loss(self) -> float | None:
@@ -30,19 +47,26 @@ class Progress:
 
     def has_reached(self, goal: PsOptions) -> bool:
         """Whether training is over; never, if the options have no goal."""
-        is_full, mean = len(self.losses) == LOSSES, sum(self.losses) / LOSSES
         return (
             (goal.iterations is not None and self.iteration >= goal.iterations)
             or (goal.max_seconds is not None and self.seconds >= goal.max_seconds)
-            or (goal.target_loss is not None and is_full and mean <= goal.target_loss)
+            or (goal.target_loss is not None and self._is_at_most(goal.target_loss))
         )
 
-    def ended(self, loss: float | None, seconds: float) -> None:
-        """An iteration has ended."""
+    def _is_at_most(self, target: float) -> bool:
+        """Whether the mean loss of ten iterations is, and most workers say so."""
+        return len(self.losses) == LOSSES and fmean(self.losses) <= target and self.told.level <= target
+
+    def ended(self, losses: Mapping[int, float], seconds: float, usual_norm: float) -> float | None:
+        """An iteration has ended, whose workers told these losses; returns the mean of those that make sense."""
+        plausible = self.told.add(losses)
         self.iteration += 1
-        self.seconds = seconds
-        if loss is not None:
-            self.losses = [*self.losses, loss][-LOSSES:]
+        self.seconds, self.usual_norm = seconds, usual_norm
+        if not plausible:
+            return None
+        loss = fmean(plausible)
+        self.losses = [*self.losses, loss][-LOSSES:]
+        return loss
 
 
 class Status(NamedTuple):
@@ -52,6 +76,8 @@ class Status(NamedTuple):
     seconds: float  # that training has taken
     loss: float | None
     live_workers: int
+    stalled_workers: int
+    missing_workers: int  # how many more are waited for, before the first iteration of this process
     k: int  # how many gradients the iteration waits for; 0 before the first
     source: Source | None  # of k; None as long as workers are waited for
     checkpoint_iteration: int | None  # of the newest checkpoint that this process wrote
@@ -65,13 +91,14 @@ class TrainingState:
     model: FlatModel
     optimiser: Optimiser
     progress: Progress
+    is_resumed: bool = False  # from a checkpoint of a training that had begun: the first one of all has no workers
 
     def capture(self, workers: dict[str, int]) -> dict[str, Any] | None:
         """All that a training needs to go on, in copies; None if it has diverged, and nobody could go on from here."""
         if not self.model.vector.isfinite().all():
             return None
         return {
-            **asdict(self.progress),
+            **self.progress.state(),
             "model": self.model.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "random_state": torch.get_rng_state(),
@@ -86,5 +113,4 @@ class TrainingState:
         model.load_state_dict(checkpoint["model"])
         optimiser.load_state_dict(checkpoint["optimiser"])
         torch.set_rng_state(checkpoint["random_state"])
-        progress = Progress(checkpoint["iteration"], checkpoint["seconds"], checkpoint["losses"])
-        return cls(model, optimiser, progress)
+        return cls(model, optimiser, Progress.of(checkpoint), is_resumed=bool(checkpoint["workers"]))

@@ -1,8 +1,36 @@
 """A job that a controller decides for."""
 
+import logging
+from typing import Any
+
+import grpc
+
+from dbw.v1.controller_pb2 import GetJobRequest
+from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import EndCause
-from dbw_controller.client import AsyncTrainingJob
+from dbw.v1.job_pb2 import Job
+from dbw_controller.client import AsyncDbwClient, AsyncTrainingJob
 from dbw_ps.decider import FinishedIteration, Source
+from dbw_runtime.failure import describe, reason_of
+
+log = logging.getLogger(__name__)
+
+
+async def iterations_of(client: AsyncDbwClient, job: str) -> int:
+    """How far a controller's job is; 0 if there is no such job, or no answer within the deadline for decisions."""
+    connection = client.connection()
+    channel = connection.open_aio()
+    stub: Any = ControllerServiceStub(channel)
+    try:
+        request, metadata = GetJobRequest(job=job), connection.metadata()
+        found: Job = (await stub.GetJob(request, timeout=client.deadline, metadata=metadata)).job
+        return max(found.decision.iteration, found.learnt_iterations)
+    except (grpc.RpcError, OSError) as error:
+        if reason_of(error) != "JOB_NOT_FOUND":
+            log.warning("the controller does not say whether it has the job: %s", describe(error), extra={"job": job})
+        return 0
+    finally:
+        await channel.close()
 
 
 class RemoteDecider:
@@ -21,8 +49,7 @@ class RemoteDecider:
     @property
     def deadline_seconds(self) -> float | None:
         """How long this iteration may last, where the controller decided that."""
-        decision = self._job.decision
-        return decision.deadline_seconds if decision is not None and decision.HasField("deadline_seconds") else None
+        return self._job.deadline_seconds
 
     @property
     def source(self) -> Source:
@@ -30,7 +57,7 @@ class RemoteDecider:
         return Source.FALLBACK if self._job.on_fallback else Source.CONTROLLER
 
     async def end_iteration(self, finished: FinishedIteration) -> None:
-        """Report an iteration, and get the decision for the next, if it comes in time."""
+        """Report an iteration, and get the decision for the next, or go on with the last one if that takes too long."""
         for iteration, worker, seconds in finished.arrivals:
             self._job.arrived(seconds, worker, iteration)
         end = finished.end

@@ -6,10 +6,14 @@ modes is when a worker gets new parameters and what it does with an unfinished g
 same in all of them.
 """
 
+from collections import Counter
 from collections.abc import Set
 from enum import Enum
 from typing import NamedTuple
 
+# If the gradients of all workers are rejected this often in one iteration, training has failed. A worker that has lost
+# this many gradients in a row on their way is not waited for.
+MAX_ATTEMPTS = 3
 # Late gradients of iterations that ended longer ago are still late, but nobody asks when they came.
 REMEMBERED_ITERATIONS = 256
 
@@ -38,6 +42,7 @@ class Fate(Enum):
     USED = "used"
     LATE = "late"
     REJECTED = "rejected"  # it cannot be used, whenever it comes; the worker goes on with newer parameters
+    OUTLIER = "outlier"  # it is much longer than others, and may be right all the same
     LOST = "lost"  # broken off, or the worker died; it may come again
 
 
@@ -69,6 +74,7 @@ class Round:
         self.fates: dict[int, Fate] = {}
         self.used = 0
         self.lost = 0
+        self.attempts = 1  # how often all gradients were rejected, and the one that is under way
 
 
 class Rounds:
@@ -81,13 +87,30 @@ class Rounds:
         self._current: Round | None = None  # None before the first and between two iterations
         self._next = first
         self._arrivals: list[Arrival] = []
+        self._losses: Counter[int] = Counter()  # how many gradients of each worker were lost since one arrived
 
-    def none_usable(self, live: Set[int]) -> bool:
-        """Whether the current iteration cannot end: no worker that is alive has sent what can be used, or will."""
-        now, useless = self._current, (Fate.REJECTED, Fate.LATE)
-        if now is None or not live or Fate.LOST in now.fates.values():  # whose worker may come back
-            return False
-        return all(now.fates.get(worker) in useless for worker in live)
+    def is_blocked(self, live: Set[int]) -> bool:
+        """Whether the current iteration cannot end: nothing was used, and no gradient of a live worker can come."""
+        its = self._current
+        return its is not None and its.used == 0 and bool(live) and live <= its.fates.keys()
+
+    @property
+    def outliers(self) -> Set[int]:
+        """The workers whose gradients of the current iteration are much longer than others."""
+        fates = {} if self._current is None else self._current.fates
+        return {worker for worker, fate in fates.items() if fate is Fate.OUTLIER}
+
+    def start_over(self, live: Set[int]) -> Set[int]:
+        """Which workers are to join again, where an iteration is blocked; none if all fail again and again."""
+        its = self._current
+        assert its is not None
+        again = {worker for worker in live if its.fates[worker] is not Fate.REJECTED}
+        if not again:
+            its.attempts += 1
+            again = set(live) if its.attempts <= MAX_ATTEMPTS else set()
+        for worker in again:
+            self._losses.pop(worker, None)  # it is waited for again
+        return again
 
     @property
     def wake_at(self) -> float | None:
@@ -105,13 +128,21 @@ class Rounds:
         self._rounds[self._next] = self._current
         self._rounds.pop(self._next - REMEMBERED_ITERATIONS, None)
         self._next += 1
+        for worker in self._losses:
+            if self._is_unreliable(worker):
+                self._current.fates[worker] = Fate.LOST
         return self._current.iteration
+
+    def _is_unreliable(self, worker: int) -> bool:
+        """Whether a worker loses each gradient on its way, so that nobody waits for it until one arrives."""
+        return self._losses[worker] >= MAX_ATTEMPTS
 
     def join(self, worker: int) -> None:
         """A worker has joined. It may have been there before: what it was computing is then forgotten."""
-        now = self._current
-        if now is not None and now.fates.get(worker) in (Fate.LOST, Fate.REJECTED):
-            del now.fates[worker]  # it gets the parameters again
+        its = self._current
+        if its is not None and its.fates.get(worker, Fate.USED) is not Fate.USED and not self._is_unreliable(worker):
+            del its.fates[worker]  # it gets the parameters again
+            self._arrivals = [arrival for arrival in self._arrivals if arrival[:2] != (its.iteration, worker)]
 
     def leave(self, worker: int) -> None:
         """A worker is gone."""
@@ -135,6 +166,7 @@ class Rounds:
         if its is not None and verdict in (Verdict.USED, Verdict.LATE):
             its.fates[worker] = Fate.USED if verdict is Verdict.USED else Fate.LATE
             its.used += verdict is Verdict.USED
+            self._losses.pop(worker, None)
             self._arrivals.append(Arrival(version, worker, max(now - its.published, 0.0)))
 
     def complete(self, worker: int, version: int, now: float) -> None:
@@ -151,6 +183,7 @@ class Rounds:
     def _lose(self, its: Round, worker: int, fate: Fate) -> None:
         its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
+        self._losses[worker] += fate is Fate.LOST
 
     def end(self, now: float, live: Set[int]) -> End | None:
         """End the current iteration if it is over, where these workers are alive."""

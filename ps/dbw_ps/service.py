@@ -66,8 +66,9 @@ class ParameterServerService:
     async def warm_up(self) -> None:
         """Begin to train as soon as there are workers."""
         await asyncio.to_thread(warm_up)
-        self._training = asyncio.ensure_future(self._trainer.run())
-        self._watching = asyncio.ensure_future(self._end_silent_sessions())
+        await self._trainer.prepare()
+        self._training = asyncio.ensure_future(self._trainer.run(self._start_over))
+        self._watching = asyncio.ensure_future(self._watch_workers())
 
     async def done(self) -> None:
         """Return when training is over and the workers know it, or raise what went wrong."""
@@ -95,14 +96,34 @@ class ParameterServerService:
         await asyncio.wait([self._training])
         await self._trainer.finish()
 
-    async def _end_silent_sessions(self) -> None:
+    async def _watch_workers(self) -> None:
+        interval = min(self._options.worker_timeout / HEARTBEATS, BROKEN_SECONDS / 2)
         while True:
-            await asyncio.sleep(min(self._options.worker_timeout / HEARTBEATS, BROKEN_SECONDS / 2))
+            due = self._now() + interval
+            await asyncio.sleep(interval)
+            if (late := self._now() - due) > interval:  # this process stood still, and not its workers
+                self._members.postpone(late, self._now())
             for member in self._members.expire(self._now()):
                 log.warning("worker timed out", extra=self._about(member))
                 self._metrics.timed_out.inc()
                 self._trainer.membership_changed(member)
                 self._end_calls(member, SessionNotFoundError())
+            self._find_stalled()
+
+    def _find_stalled(self) -> None:
+        now = self._now()
+        for member in self._members.find_stalled(now):
+            about = self._about(member)
+            if member.number in self._members.stalled:
+                about |= {"version": member.pace.version, "computing_seconds": member.pace.seconds(now)}
+                log.warning("worker stalled", extra=about)
+            else:
+                log.info("worker is no longer stalled", extra=about)
+            self._trainer.live_workers_changed()
+
+    def _made_progress(self, member: Member) -> None:
+        if member.number in self._members.stalled:
+            self._find_stalled()
 
     def _about(self, member: Member) -> dict[str, object]:
         return {"job": self._options.job, "worker": member.number, "worker_id": member.id}
@@ -110,6 +131,13 @@ class ParameterServerService:
     def _member(self, session: str, call: Call) -> Member:
         call.job = self._options.job
         return self._members.of(session, self._now())
+
+    def _start_over(self, worker: int, why: str = "no gradient of this iteration can be used") -> None:
+        """End a worker's session, so that it joins again and gets the parameters again."""
+        member = self._members.numbered(worker)
+        self._members.leave(member)
+        self._trainer.membership_changed(member)
+        self._end_calls(member, SessionNotFoundError(f"{why}, and the session has ended"))
 
     def _end_calls(self, member: Member, error: Exception) -> None:
         for call in self._calls.pop(member.number, set()):
@@ -156,8 +184,13 @@ class ParameterServerService:
         return pb.LeaveResponse()
 
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatResponse:
-        """Take note that a worker is alive."""
-        self._member(request.session, call)
+        """Take note that a worker is alive, and what it does."""
+        member = self._member(request.session, call)
+        if request.HasField("computing_version") and request.HasField("computing_seconds"):
+            member.pace.compute(request.computing_version, request.computing_seconds, self._now())
+        else:
+            member.pace.wait()
+        self._made_progress(member)
         return pb.HeartbeatResponse(version=self._version, finished=self._publisher.is_finished)
 
     async def subscribe(self, request: pb.SubscribeRequest, call: Call) -> None:
@@ -169,15 +202,14 @@ class ParameterServerService:
         member = self._member(request.session, call)
         with self._serving(member, call):
             try:
-                await self._send_all(member, known, request.session, call)
+                await self._send_all(member, known, call)
             except asyncio.CancelledError:
                 self._members.suspect(request.session, self._now(), BROKEN_SECONDS)
                 raise
 
-    async def _send_all(self, member: Member, known: int | None, session: str, call: Call) -> None:
-        while True:
+    async def _send_all(self, member: Member, known: int | None, call: Call) -> None:
+        while True:  # until the worker's session ends, which ends its calls
             publication = await call.wait(self._publisher.newer(known))
-            self._member(session, call)
             if publication.finished and known == publication.version:
                 await call.write_bytes(publication.farewell())
                 return
@@ -220,13 +252,32 @@ class ParameterServerService:
             raise invalid_value("header", "the first request must have a header")
         header = parsed(pb.GradientHeader, bytes(piece.header))
         member = self._member(header.session, call)
-        with self._serving(member, call):
-            outcome, message = await self._intake.take(member, header, piece, call)
+        member.pace.finish(header.compute_seconds if header.HasField("compute_seconds") else None, self._now())
+        self._made_progress(member)
+        try:
+            with self._serving(member, call):
+                outcome, message = await self._intake.take(member, header, piece, call)
+        except BaseException as error:
+            is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
+            if not is_stopping and self._members.is_open(header.session):
+                self._lost_gradient(member, error)
+            raise
         return pb.PushGradientResponse(outcome=outcome, message=message, version=self._version)
+
+    def _lost_gradient(self, member: Member, error: BaseException) -> None:
+        """Let a worker begin again whose gradient was lost on its way: it might wait for newer parameters for ever."""
+        member.lost += 1
+        self._metrics.gradients.labels("lost").inc()
+        log.warning("a gradient was lost: %s", error or "its worker has gone", extra=self._about(member))
+        self._start_over(member.number, "a gradient was lost")
 
     async def notify_completion(self, request: pb.NotifyCompletionRequest, call: Call) -> pb.NotifyCompletionResponse:
         """Take note of a gradient that is not sent."""
-        self._intake.completed(self._member(request.session, call), request.version, request.interrupted)
+        member = self._member(request.session, call)
+        computed = request.HasField("compute_seconds") and not request.interrupted
+        member.pace.finish(request.compute_seconds if computed else None, self._now())
+        self._made_progress(member)
+        self._intake.completed(member, request.version, request.interrupted)
         return pb.NotifyCompletionResponse(version=self._version)
 
     async def get_status(self, request: pb.GetStatusRequest, call: Call) -> pb.GetStatusResponse:
@@ -243,13 +294,14 @@ class ParameterServerService:
             loss=training.loss,
             checkpoint_iteration=training.checkpoint_iteration,
             checkpoint_age_seconds=training.checkpoint_age,
+            missing_workers=training.missing_workers,
+            stalled_workers=training.stalled_workers,
         )
         if training.source is not None:
             status.phase, status.decision_source = pb.TRAINING_PHASE_TRAINING, SOURCES[training.source]
         if self._publisher.is_finished:
             status.phase = pb.TRAINING_PHASE_FINISHED
         if request.include_workers:
-            live = self._members.live
-            workers = (messages.worker_message(member, member.number in live, now) for member in self._members.all)
+            workers = (messages.worker_message(member, self._members, now) for member in self._members.all)
             status.workers.extend(workers)
         return status

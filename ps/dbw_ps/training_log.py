@@ -1,5 +1,6 @@
 """A file of JSON lines, one for each iteration, that plots are made from."""
 
+import errno
 import logging
 import os
 import shutil
@@ -11,16 +12,19 @@ from typing import IO, Any
 import msgspec
 
 from dbw_runtime.configuration import UsageError
-from dbw_runtime.durable import TEMPORARY, atomic_write, flush_folder
+from dbw_runtime.durable import TEMPORARY, atomic_write, flush, flush_folder, free_name
 
 log = logging.getLogger(__name__)
-MAX_LINE_BYTES = 2**24  # what is longer is no line of ours, and need not fit into memory
+MAX_LINE_BYTES = 2**24  # what is longer is not a line of ours, and need not fit into memory
+# What is wrong with a disk, and not with the path that somebody gave.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class TrainingLog:
     """The file, open for the iterations from a given one on.
 
-    What it has of these already is removed, because they are done again. A file that is no training log is refused.
+    What it has of these already is moved to a file beside it, because they are done again. A file that is not a
+    training log is refused.
     """
 
     def __init__(self, path: Path, resume_at: int) -> None:
@@ -28,19 +32,21 @@ class TrainingLog:
         self.failures = 0
         try:
             if path.exists() and not path.is_file():
-                raise UsageError(f"the training log {path} is no regular file; give the path of one")
+                raise UsageError(f"the training log {path} is not a regular file; give the path of one")
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _remove_from(self._path, resume_at)
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             flush_folder(self._path.parent)
         except OSError as error:
+            if error.errno in DISK_ERRORS:
+                raise OSError(error.errno, f"the training log {path} cannot be used: {error.strerror}") from error
             advice = "give a path that this program may write to"
             raise UsageError(f"the training log {path} cannot be used: {error}; {advice}") from error
 
-    def write(self, entry: Mapping[str, Any]) -> None:
-        """Add a line, which outlives this process but perhaps not a power failure.
+    def write(self, entry: Mapping[str, Any]) -> bool:
+        """Add a line, which outlives this process but perhaps not a power failure; returns whether that worked.
 
-        It has an integer `iteration`. NaN and infinity become null. A disk that fails costs the line and nothing else.
+        It has an integer `iteration`. NaN and infinity become null. If the disk fails, the file stays as it was.
         """
         line = msgspec.json.encode(entry, enc_hook=_plain) + b"\n"
         try:
@@ -54,27 +60,29 @@ class TrainingLog:
                 raise
         except OSError as error:
             self._failed(error)
-        else:
-            if self._failing:
-                log.info("the training log %s is written again", self._path)
-            self._failing = False
+            return False
+        if self._failing:
+            log.info("the training log %s is written again", self._path)
+        self._failing = False
+        return True
 
-    def sync(self) -> None:
-        """Make all lines last. Before a checkpoint, so that the log reaches as far after a power failure."""
+    def sync(self) -> bool:
+        """Make all lines last over a power failure; returns whether that worked."""
         try:
             os.fsync(self._file)
         except OSError as error:
             self._failed(error)
+            return False
+        return True
 
     def close(self) -> None:
-        """Make all lines last, and close the file."""
-        self.sync()
+        """Close the file."""
         os.close(self._file)
 
     def _failed(self, error: OSError) -> None:
         self.failures += 1
         if not self._failing:
-            log.error("the training log %s cannot be written, lines are lost until it can: %s", self._path, error)
+            log.error("the training log %s cannot be written, lines wait in memory: %s", self._path, error)
         self._failing = True
 
 
@@ -88,9 +96,14 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 msgspec.json.decode(line, type=_Entry)
                 yield msgspec.json.decode(line)
             except (ValueError, RecursionError) as error:
-                problem = f"is no JSON object with an integer `iteration`: {error}"
+                problem = f"is not a JSON object with an integer `iteration`: {error}"
                 advice = "give the path of a training log, or remove the line"
                 raise UsageError(f"line {number} of {path} {problem}; {advice}") from error
+
+
+def has_entries(path: Path) -> bool:
+    """Whether there is a training log with at least one whole line."""
+    return path.is_file() and next(read(path), None) is not None
 
 
 class _Entry(msgspec.Struct):
@@ -98,7 +111,7 @@ class _Entry(msgspec.Struct):
 
 
 def _iteration(line: bytes) -> int | None:
-    """The iteration of a line; None if it is half-written or no line of ours."""
+    """The iteration of a line; None if it is half-written or not a line of ours."""
     with suppress(ValueError, RecursionError):
         return msgspec.json.decode(line, type=_Entry).iteration if line.endswith(b"\n") else None
     return None
@@ -109,7 +122,7 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _remove_from(path: Path, iteration: int) -> None:
-    """Remove the lines of an iteration and of later ones, and what is no line of ours, in one step."""
+    """Move the lines of an iteration and of later ones to a file beside this one, and remove half-written ones."""
 
     def stays(line: bytes) -> bool:
         found = _iteration(line)
@@ -118,23 +131,50 @@ def _remove_from(path: Path, iteration: int) -> None:
     path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)  # a killed process may have left it
     if not path.exists():
         return
-    with path.open("rb") as file:
+    with path.open("r+b") as file:
         _refuse_others(path, file.readline(MAX_LINE_BYTES))
         file.seek(0)
-        if all(map(stays, _lines(file))):
+        end = 0  # where the first line stands that goes
+        rest_has_iterations, rest_stays = False, False
+        for line in _lines(file):
+            if end == file.tell() - len(line) and stays(line):
+                end = file.tell()
+            else:
+                rest_has_iterations |= _iteration(line) is not None
+                rest_stays |= stays(line)
+        if end == file.tell():
             return
-        file.seek(0)
-        with atomic_write(path) as copy:
-            copy.writelines(line for line in _lines(file) if stays(line))
-            shutil.copymode(path, copy.name)
+        if rest_has_iterations:
+            _keep_aside(path, file, end)
+        if rest_stays:  # after a power failure perhaps, which can leave anything between two lines
+            file.seek(0)
+            with atomic_write(path) as copy:
+                copy.writelines(line for line in _lines(file) if stays(line))
+                shutil.copymode(path, copy.name)
+        else:  # in place, which needs no room on a full disk
+            os.ftruncate(file.fileno(), end)
+            flush(file)
     log.info("the training log %s goes on with iteration %d; what it had from there on was removed", path, iteration)
+
+
+def _keep_aside(path: Path, file: IO[bytes], begin: int) -> None:
+    """Copy what is about to be removed to a file of its own, if there is room for it."""
+    file.seek(begin)
+    aside = free_name(path, "removed")
+    try:
+        with atomic_write(aside) as copy:
+            shutil.copyfileobj(file, copy)
+    except OSError as error:
+        log.warning("what is removed from the training log %s cannot be kept as %s: %s", path, aside, error)
+    else:
+        log.info("what is removed from the training log %s is kept as %s", path, aside)
 
 
 def _refuse_others(path: Path, first_line: bytes) -> None:
     """Leave a file alone that somebody gave by mistake. A first line may be half-written, and zeros if power failed."""
     half = not first_line.endswith(b"\n") and first_line.strip(b"\0")[:1] in (b"", b"{")
     if not half and _iteration(first_line) is None:
-        problem = "is no JSON object with an integer `iteration`, so it is no training log"
+        problem = "is not a JSON object with an integer `iteration`, so it is not a training log"
         raise UsageError(f"the first line of {path} {problem}; move it away, or give another path")
 
 

@@ -56,13 +56,19 @@ def flush_folder(path: Path) -> None:
 
 
 def set_aside(path: Path, kind: str) -> Path:
-    """Rename a file to the first free name of NAME.KIND-1, NAME.KIND-2, …, so that a person can look at it later."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.{kind}-{number}")).exists():
-        number += 1
+    """Rename a file to NAME.KIND-1 or the next free name, so that a person can look at it later."""
+    aside = free_name(path, kind)
     path.rename(aside)
     flush_folder(path.parent)
     return aside
+
+
+def free_name(path: Path, kind: str) -> Path:
+    """The first of NAME.KIND-1, NAME.KIND-2, … that no file has."""
+    number = 1
+    while (free := path.with_name(f"{path.name}.{kind}-{number}")).exists():
+        number += 1
+    return free
 
 
 def lock_folder(folder: Path, program: str) -> IO[bytes]:
@@ -84,6 +90,14 @@ def lock_folder(folder: Path, program: str) -> IO[bytes]:
         raise FolderError(f"another {program} uses {folder}; give each one a folder of its own") from None
     except OSError as error:
         raise unusable(folder, error) from error
+
+
+def require_lock(folder: Path, lock: IO[bytes]) -> None:
+    """FolderError if the folder is not the one that was locked any more: another process may use what is there now."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if os.path.samestat((folder / "lock").stat(), os.fstat(lock.fileno())):
+            return
+    raise FolderError(f"{folder} was removed or replaced while it was used, and is not written to; start again")
 
 
 def unusable(folder: Path, error: OSError) -> FolderError:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 import grpc
@@ -14,7 +15,9 @@ from dbw_runtime.configuration import UsageError, option
 from dbw_runtime.failure import describe
 
 DESCRIPTION = """Ask a server whether it is ready: a controller or parameter server, or an http:// address that must
-answer. Exit code 0 if it is, 1 if it is not or does not answer."""
+answer without an error. Exit code 0 if it is, 1 if it is not or does not answer."""
+
+MAX_REASON_BYTES = 1000
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _ask(options.connection(address), options.timeout)
     except UsageError as error:
         parser.error(str(error))
+    except HTTPError as error:  # whose body says what is wrong
+        status = f"{error.code}: {error.read(MAX_REASON_BYTES).decode(errors='replace').strip()}"
     except (OSError, grpc.RpcError) as error:
         status = describe(error)
     if status == "SERVING":

@@ -142,6 +142,11 @@ class Call:
         self.ended_by = error
         self.task.cancel()
 
+    def end_waiting(self, error: Exception) -> None:
+        """End the call with an error if it waits, so that nothing is left half done."""
+        if self._waits:
+            self.end(error)
+
     def stop_waiting(self) -> None:
         """End the call if it waits."""
         if self._waits:

@@ -56,6 +56,10 @@ class ServerOptions(LogOptions):
         require_protection(self.listen, self.tls_cert is not None, self.insecure)
 
 
+class UnsavedError(Exception):
+    """A service could not save what must not be lost, because its disk fails or hangs; the text says what."""
+
+
 class Service(Protocol):
     """What a server serves."""
 
@@ -70,7 +74,7 @@ class Service(Protocol):
         ...
 
     async def finish(self) -> None:
-        """Save what must not be lost; no call is being served any more."""
+        """Save what must not be lost; no call is being served any more. UnsavedError if that cannot be done in time."""
         ...
 
     def translate(self, error: Exception) -> StatusError | None:
@@ -139,12 +143,17 @@ async def serving(
     metrics = serve_metrics(options.metrics_listen, registry)
     await server.start()
     log.info("listening", extra={"program": program, "grpc_port": port, "metrics_port": metrics.server_port})
-    await service.warm_up()
+    warming, stopping = asyncio.ensure_future(service.warm_up()), asyncio.ensure_future(stopped.wait())
+    await asyncio.wait([warming, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not warming.done():  # a disk may hang; nothing was served yet, so that there is nothing to save
+        log.info("stopped")
+        _end_process(0)
+    warming.result()
     if not stopped.is_set():
         gate.is_open = True
         health.set_serving(True)
         log.info("ready")
-    done, stopping = asyncio.ensure_future(service.done()), asyncio.ensure_future(stopped.wait())
+    done = asyncio.ensure_future(service.done())
     await asyncio.wait([done, stopping], return_when=asyncio.FIRST_COMPLETED)
     failure = done.exception() if done.done() else None
     done.cancel()
@@ -152,25 +161,32 @@ async def serving(
     log.info("draining")
     health.set_serving(False)
     await gate.drain(options.drain_seconds)
-    await service.finish()
+    try:
+        await service.finish()
+    except UnsavedError as error:
+        log.error("stopped, but not all is saved: %s", error)
+        await server.stop(None)  # a thread that hangs may keep the process, and with it its ports
+        metrics.shutdown()
+        metrics.server_close()
+        _end_process(1)
     metrics.shutdown()
     log.info("stopped")
     if failure is None:
         close_files()
-        _end_process()
+        _end_process(0)
     await server.stop(None)
     raise failure
 
 
-def _end_process() -> NoReturn:
-    """End the process while its server still listens.
+def _end_process(code: int) -> NoReturn:
+    """End the process while its server still listens, whatever its threads do.
 
     A gRPC server that is stopped first ends calls that reach it meanwhile with CANCELLED, which nobody repeats. If the
     operating system closes its connections instead, their callers see UNAVAILABLE.
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:

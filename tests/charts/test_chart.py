@@ -51,6 +51,12 @@ def test_by_default_there_is_a_controller_and_a_training_named_after_the_release
     assert environment("try-dbw-ps", manifests)["DBW_PS_JOB"] == "try"
 
 
+def test_a_training_whose_checkpoints_go_with_its_pod_may_begin_again() -> None:
+    assert "DBW_PS_FRESH" not in environment("try-dbw-ps", render())
+    manifests = render("default", "ps.persistence.enabled=false")
+    assert environment("try-dbw-ps", manifests)["DBW_PS_FRESH"] == "true"
+
+
 def test_workers_find_the_parameter_server_and_that_the_controller() -> None:
     manifests = render()
     services = of_kind("Service", manifests)
@@ -253,9 +259,9 @@ def test_without_tls_kubernetes_asks_for_the_health_itself() -> None:
 
 
 @pytest.mark.parametrize("values", ["default", "mutual-tls"])
-def test_workers_are_asked_for_their_metrics(values: str) -> None:
+def test_workers_are_asked_for_their_health(values: str) -> None:
     name = "try-dbw-worker" if values == "default" else "try-dbw-vision-worker"
-    assert container(name, render(values))["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": "metrics"}
+    assert container(name, render(values))["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
 
 
 @pytest.mark.parametrize(("values", "flags"), [("tls", TLS), ("mutual-tls", MUTUAL)])

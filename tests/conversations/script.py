@@ -15,7 +15,7 @@ from dbw_controller.client.conversation import Conversation, Summary
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 SEPARATOR = "----"
-MAX_ROWS_SHOWN = 16
+MAX_ROWS_SHOWN, MAX_PRECEDING_SHOWN = 16, 4
 REASONS = {
     "SESSION_NOT_FOUND": "NOT_FOUND",
     "SESSION_REPLACED": "ABORTED",
@@ -53,6 +53,7 @@ class Player:
         fallback: Any = fields.get("fallback", "last")
         iteration = int(fields.get("iteration", 0))
         self.conversation = Conversation("resnet", _workers(fields["workers"]), None, iteration, fallback)
+        self.now = 0.0  # seconds
         return []
 
     def attach(self) -> list[str]:
@@ -63,7 +64,7 @@ class Player:
     def created(self, *words: str) -> list[str]:
         fields = _fields(words)
         response = CreateJobResponse(session=fields["session"], job=Job(decision=_decision(fields)))
-        return list(_request(self.conversation.created(response)))
+        return list(_request(self.conversation.created(response, self.now)))
 
     def arrived(self, *words: str) -> list[str]:
         fields = _fields(words)
@@ -85,19 +86,27 @@ class Player:
             summary["loss"] = float(fields["loss"])
         if "cause" in fields:
             summary["end_cause"] = EndCause.Value(f"END_CAUSE_{fields['cause']}")
-        return list(_request(self.conversation.end_iteration(self.conversation.summary(**summary))))
+        ended = self.conversation.summary(**summary)
+        self.now += ended.duration_seconds
+        return list(_request(self.conversation.end_iteration(ended, self.now)))
 
     def decided(self, *words: str) -> list[str]:
-        self.conversation.decided(_decision(_fields(words)))
+        self.conversation.decided(_decision(_fields(words)), self.now)
         return []
 
     def begin(self) -> list[str]:
-        self.conversation.begin_iteration()
+        if self.conversation.awaits_decision:
+            self.now += self.conversation.patience
+        self.conversation.begin_iteration(self.now)
+        return []
+
+    def wait(self, seconds: str) -> list[str]:
+        self.now += float(seconds)
         return []
 
     def failed(self, name: str) -> list[str]:
         code = REASONS.get(name)
-        self.conversation.failed(f"{code or name}: refused", name if code else None)
+        self.conversation.failed(self.now, f"{code or name}: refused", name if code else None)
         return []
 
     def iterations(self, *words: str) -> list[str]:
@@ -106,12 +115,13 @@ class Player:
             for worker in range(int(fields["arrivals"])):
                 self.conversation.arrived(1.0, worker, None)
             self.end()
-            self.conversation.begin_iteration()
+            self.begin()
         return []
 
     def _state(self) -> str:
         now = self.conversation
-        how = "decided" if now.decision else "waiting" if now.awaits_decision else "fallback"
+        source = f"decided({now.decision.iteration})" if now.decision else "fallback"
+        how = f"waiting({now.patience:g})" if now.awaits_decision else source
         deadline = ""
         if now.decision is not None and now.decision.HasField("deadline_seconds"):
             deadline = f" deadline={now.decision.deadline_seconds:g}"
@@ -137,6 +147,17 @@ def _request(request: CoordinateRequest | None) -> Iterator[str]:
     if request is None:
         return
     yield f"EndIteration job={request.job} session={request.session}"
+    if len(request.preceding) > MAX_PRECEDING_SHOWN:
+        first, last = request.preceding[0].summary.iteration, request.preceding[-1].summary.iteration
+        rows = sum(len(batch.seconds) for ended in request.preceding for batch in ended.arrivals)
+        yield f"  preceding iterations={first}..{last} rows={rows}"
+    else:
+        for ended in request.preceding:
+            yield "  preceding"
+            yield from map(_arrivals, ended.arrivals)
+            yield _summary(ended.summary)
+        if request.preceding:
+            yield "  and"
     rows = sum(len(batch.seconds) for batch in request.arrivals)
     if rows > MAX_ROWS_SHOWN:
         first, last = request.arrivals[0].iteration, request.arrivals[-1].iteration
@@ -161,6 +182,8 @@ def _summary(summary: IterationSummary) -> str:
         words.append(f"loss={summary.loss:g}")
     if summary.end_cause > EndCause.END_CAUSE_K_REACHED:
         words.append(f"cause={EndCause.Name(summary.end_cause).removeprefix('END_CAUSE_')}")
+    if summary.HasField("decision_iteration"):
+        words.append(f"decision={summary.decision_iteration}")
     if summary.fallback:
         words.append("fallback")
     return " ".join(words)

@@ -279,7 +279,7 @@ def test_a_trace_is_made_of_a_training_log(short: dict[str, Done], log: Path) ->
         ("no jobs", 2, "--jobs is 0; it must be between 1 and 1024"),
         ("wrong device", 2, "--device is 'gpu'; it must be auto, cpu, or a GPU that is there"),
         ("wrong model", 2, "model is 'mlpp'; it must be one of mlp, mnist-cnn"),
-        ("trace of a table", 2, "is no JSON object with an integer `iteration`"),
+        ("trace of a table", 2, "is not a JSON object with an integer `iteration`"),
         ("page", 1, "are missing: get them with `dbw experiment run"),
     ],
 )

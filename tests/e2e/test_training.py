@@ -14,6 +14,7 @@ from dbw_worker.evaluation import accuracy
 from tests.servers import controller, parameter_server, wait_until, worker
 
 WORKERS = 4
+PATIENT = ("--decision-deadline", "60", "--decision-share", "1e9")  # waits for every decision
 TARGET = 0.2  # the mean loss of ten iterations that ends training
 # One worker is much slower than the others, so that waiting for all would be a waste.
 DELAY = "shifted-exp:0.002,0.002 * factors:1,1,1,20"
@@ -41,7 +42,7 @@ def test_paper_workers_learn_to_read_digits_with_as_many_gradients_as_the_contro
     what = ("--model", "mlp", "--dataset", "digits", "--data-dir", str(data_folder), "--delay", DELAY)
     with ExitStack() as stack:
         deciding = stack.enter_context(controller())
-        decisions = ("--controller", deciding.target, "--policy", "dbw", "--decision-deadline", "60", "--job", "e2e")
+        decisions = ("--controller", deciding.target, "--policy", "dbw", *PATIENT, "--job", "e2e")
         server = stack.enter_context(parameter_server(*flags, *kept, *decisions))
         ids = [f"worker-{i}" for i in range(WORKERS)]
         workers = [stack.enter_context(worker(server.target, id_, *what)) for id_ in ids]

@@ -30,8 +30,9 @@ class RecordedJob:
 
     @property
     def reports(self) -> list[Any]:
-        """The requests that tell of iterations."""
-        return [request for request in self.requests if isinstance(request, REPORTS)]
+        """The requests that tell of iterations, each of one at most."""
+        reports = (request for request in self.requests if isinstance(request, REPORTS))
+        return [one for request in reports for one in messages.one_by_one(request)]
 
     @property
     def summaries(self) -> list[IterationSummary]:
@@ -51,10 +52,11 @@ class RecordedJob:
 
     def replay(self) -> list[Decision]:
         """What the algorithm answers to the same requests in this process, without a network."""
+        answered = {decision.iteration for decision in self.decisions}  # not to what preceded another iteration
         return [
             messages.decision_message(answer, getattr(request, "include_estimates", False))
             for request, (_, _, answer, _) in zip(self.reports, self._events(), strict=True)
-            if answer is not None
+            if answer is not None and answer.iteration in answered
         ]
 
     def findings(self) -> list[Finding]:

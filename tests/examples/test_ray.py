@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.claims import assert_integrated, assert_times_are_since_publication
+from tests.examples.claims import assert_all_reported, assert_integrated, assert_times_are_since_publication
+from tests.examples.hanging import HUNG, assert_went_on, deciding, descendants, stopped
 from tests.examples.python import EXAMPLES, PYTHON, needs
 from tests.examples.recorder import Recorder, recorded
+from tests.examples.running import started, wait_for_line
 from tests.servers import PATIENCE, controller
 
 pytestmark = needs("ray")
@@ -52,7 +54,8 @@ def test_it_trains_with_as_many_gradients_as_dbw_decides(comparison: Comparison)
 
 def test_it_trains_with_all_gradients_for_comparison(comparison: Comparison) -> None:
     job = comparison.seen.job("example-sync")
-    assert [summary.k for summary in job.summaries] == [WORKERS] * comparison.iterations("sync")
+    assert_all_reported(job, comparison.iterations("sync"))
+    assert {summary.k for summary in job.summaries} == {WORKERS}
     assert job.decisions == job.replay()
     assert not job.late
     assert_times_are_since_publication(job)
@@ -77,3 +80,23 @@ def test_no_workers_are_wrong_usage(tmp_path: Path) -> None:
     done = run_example("--workers", "0", home=tmp_path)
     assert done.returncode == 2
     assert "--workers" in done.stderr
+
+
+def actors(process: int) -> list[int]:
+    """The processes of its workers."""
+    return [child for child in descendants(process) if Path(f"/proc/{child}/cmdline").read_text()[:11] == "ray::Worker"]
+
+
+def test_it_goes_on_while_five_of_six_workers_hang(tmp_path: Path) -> None:
+    with controller() as server, deciding(server.target, HUNG + 1, 0.3) as target, recorded(target) as seen:
+        flags = ("--controller", seen.target, "--job", "example", "--workers", str(HUNG + 1), "--target-loss", "0")
+        command = (PYTHON, "-u", str(EXAMPLES / "ray/train.py"), "--address", "local", "--iterations", "60", *flags)
+        with started(*command, patience=3 * PATIENCE, HOME=str(tmp_path)) as process:
+            wait_for_line(process, "example-dbw: iteration 10,")
+            hanging = actors(process.pid)[1:]
+            assert len(hanging) == HUNG
+            with stopped(hanging):
+                wait_for_line(process, "example-dbw: iteration 40,")
+            wait_for_line(process, "no speed-up to tell")
+            assert process.wait(PATIENCE) == 0
+        assert_went_on(seen.job("example-dbw"))

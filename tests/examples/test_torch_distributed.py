@@ -1,11 +1,14 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.examples.claims import assert_integrated
+from tests.examples.hanging import HUNG, assert_went_on, deciding, descendants, stopped
 from tests.examples.python import EXAMPLES
 from tests.examples.recorder import recorded
+from tests.examples.running import started, wait_for_line
 from tests.servers import PATIENCE, controller
 
 WORKERS, ITERATIONS = 4, 60
@@ -35,3 +38,23 @@ def test_it_waits_for_all_workers_where_there_is_no_controller() -> None:
     assert done.returncode == 0, done.stderr
     assert f"k = {WORKERS}" in done.stdout
     assert "after 5 iterations" in done.stdout
+
+
+def ranks(process: int) -> list[int]:
+    """The processes of all ranks but the first."""
+    spawned = [child for child in descendants(process) if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]
+    return spawned[1:]
+
+
+def test_it_goes_on_while_five_of_six_workers_hang() -> None:
+    with controller() as server, deciding(server.target, HUNG + 1, 0.3) as target, recorded(target) as seen:
+        flags = ("--controller", seen.target, "--job", "example", "--workers", str(HUNG + 1), "--iterations", "80")
+        with started(sys.executable, "-u", TRAIN, *flags, patience=2 * PATIENCE) as process:
+            wait_for_line(process, "iteration 10,")
+            hanging = ranks(process.pid)[1:]
+            assert len(hanging) == HUNG
+            with stopped(hanging):
+                wait_for_line(process, "iteration 40,")
+            wait_for_line(process, "loss ")
+            assert process.wait(PATIENCE) == 0
+        assert_went_on(seen.job("example"))

@@ -58,8 +58,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     kept = ("--worker-metrics", "--state-dir", str(folder / "state"))
     with ExitStack() as stack:
         first = stack.enter_context(controller(*kept))
-        checkpoints = ("--checkpoint-dir", str(folder / "checkpoints"), "--checkpoint-seconds", "1")
-        server = stack.enter_context(parameter_server(*TRAINING, *checkpoints, "--controller", first.target))
+        files = ("--checkpoint-dir", str(folder / "checkpoints"), "--training-log", str(folder / "log.jsonl"))
+        flags = (*TRAINING, *files, "--checkpoint-seconds", "1", "--controller", first.target)
+        server = stack.enter_context(parameter_server(*flags))
         work = ("--data-dir", str(folder), "--delay", DELAY)
         workers = [stack.enter_context(worker(server.target, f"worker-{i}", *work)) for i in range(WORKERS)]
         for one in workers:

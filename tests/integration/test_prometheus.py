@@ -14,7 +14,8 @@ from dbw.v1.controller_pb2 import CreateJobRequest, DeleteJobRequest, EndIterati
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Arrivals, GradientMoments, IterationSummary, Membership
 from tests.prometheus import FOLDER, RULES, needs_prometheus, needs_promtool, prometheus
-from tests.servers import controller, wait_until
+from tests.servers import controller, parameter_server, wait_until
+from tests.workers import TINY
 
 JOB = "resnet-7"
 SECONDS = (0.1, 0.11, 0.12, 0.5)  # when gradients arrive: the last worker is a straggler
@@ -78,8 +79,9 @@ def test_every_rule_has_a_test() -> None:
     assert not [name for name in names if name not in tested]
 
 
-def test_every_metric_that_the_rules_name_is_exported(exposition: str) -> None:
-    families = list(text_string_to_metric_families(exposition))
+def test_every_metric_that_the_rules_name_is_exported(exposition: str, tmp_path: Path) -> None:
+    with parameter_server(*TINY, "--checkpoint-dir", str(tmp_path)) as server:
+        families = list(text_string_to_metric_families(exposition + server.metrics()))
     exported = {family.name for family in families} | {sample.name for family in families for sample in family.samples}
     named = set(re.findall(r"\b(?:dbw|process)_\w+", RULES.read_text())) - {"dbw_job"}
     assert {"dbw_gradients_total", "process_start_time_seconds"} <= named

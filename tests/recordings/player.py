@@ -151,8 +151,8 @@ class Player:
     def _message(self, kind: str, content: Step) -> Any:
         """A request, with a session of now."""
         message = ParseDict(content, getattr(pb, f"{kind}Request")())
-        if message.DESCRIPTOR.fields_by_name.get("session") is not None:
-            message.session = self._sessions.get(message.session, message.session)
+        if session := getattr(message, "session", ""):
+            message.session = self._sessions.get(session, session)
         return message
 
     def _call(self, rpc: str, request: Step) -> Step:

@@ -3,7 +3,7 @@
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
@@ -57,10 +57,11 @@ def work(options: WorkerOptions) -> None:
     gradients = Gradients(model, loss, options.parts, PRECISIONS[options.precision])
     try_out(options, gradients, model, batches)
     metrics = Metrics(options.worker_id)
-    port = serve(options.metrics_listen, metrics)
-    log.info("ready", extra={"worker_id": options.worker_id, "device": str(device), "metrics_port": port})
     server = ParameterServer(options.connection(options.server), options.worker_id, model.layout, options.patience)
     worker = Worker(server, batches, gradients, parse_delay(options.delay), options.seed, metrics, device)
+    metrics.observe(lambda: server.computing_seconds)
+    port = serve(options.metrics_listen, metrics, lambda: worker.problem(options.hung_after))
+    log.info("ready", extra={"worker_id": options.worker_id, "device": str(device), "metrics_port": port})
     # Signals are for this thread, which only waits: what they raise must not break into a call of gRPC.
     with ThreadPoolExecutor(1, "compute", lambda: get_ready(options, device)) as thread, server:
         working = thread.submit(worker.run)
@@ -98,11 +99,11 @@ def try_out(options: WorkerOptions, gradients: Gradients, model: FlatModel, batc
         raise UsageError(f"{problem}; model, data set, loss, device and precision must fit together") from error
 
 
-def serve(address: str | None, metrics: Metrics) -> int:
-    """Serve metrics as long as this process lives; returns the port."""
+def serve(address: str | None, metrics: Metrics, problem: Callable[[], str | None]) -> int:
+    """Serve metrics and health as long as this process lives; returns the port."""
     try:
-        return serve_metrics(address or METRICS_LISTEN, metrics.registry).server_port
+        return serve_metrics(address or METRICS_LISTEN, metrics.registry, problem).server_port
     except OSError:
         if address is not None:
             raise
-    return serve_metrics("127.0.0.1:0", metrics.registry).server_port
+    return serve_metrics("127.0.0.1:0", metrics.registry, problem).server_port

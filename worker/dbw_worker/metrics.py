@@ -1,5 +1,6 @@
 """What Prometheus gets to see of a worker."""
 
+from collections.abc import Callable
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -27,3 +28,9 @@ class Metrics:
         self.delay = Counter("dbw_worker_delay_seconds", "Delays that were injected", registry=registry)
         self.wait = Counter("dbw_worker_wait_seconds", "Time spent waiting for parameters", registry=registry)
         self.version = Gauge("dbw_worker_version", "The version of the newest parameters", registry=registry)
+
+    def observe(self, computing_seconds: Callable[[], float | None]) -> None:
+        """Export how long the gradient has taken that is being computed, whenever somebody asks."""
+        text = "How long the gradient has taken that is being computed; 0 between two"
+        gauge = Gauge("dbw_worker_computing_seconds", text, registry=self.registry)
+        gauge.set_function(lambda: computing_seconds() or 0.0)

@@ -42,8 +42,11 @@ class WorkerOptions(ConnectionOptions, LogOptions):
     seed: int = option(0, "the seed of mini-batches and delays")
     delay: str = option("none", f"be late on purpose, to study stragglers: {delays.FORMS}")
     patience: float | None = option(None, "seconds without the server after which to give up; by default never")
+    hung_after: float = option(
+        1800.0, "/healthz fails when a gradient takes this many seconds, and ten times as long as any before"
+    )
     metrics_listen: str | None = option(
-        None, "the address to serve Prometheus metrics on; by default 127.0.0.1:9466 or, if it is taken, a free port"
+        None, "the address of /metrics and /healthz; by default 127.0.0.1:9466 or, if it is taken, a free port"
     )
 
     def __post_init__(self) -> None:
@@ -57,6 +60,7 @@ class WorkerOptions(ConnectionOptions, LogOptions):
         for name in ("shards", "batch_size", "parts"):
             self.require_between(name, 1, 2**31)
         self.require_between("seed", 0, 2**63 - 1)
+        self.require_between("hung_after", 0.1, 10**9)
         for name in ("threads", "patience"):
             if getattr(self, name) is not None:
                 self.require_between(name, 1, 2**31)

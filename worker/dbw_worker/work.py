@@ -9,6 +9,7 @@ import torch
 from dbw.v1.parameter_server_pb2 import GradientOutcome
 from dbw.v1.sync_mode_pb2 import SYNC_MODE_PUSH_INTERRUPT
 from dbw_ps.client import Parameters, ParameterServer
+from dbw_ps.pace import STALLED_FACTOR
 from dbw_worker.batches import Batches
 from dbw_worker.delays import Delay
 from dbw_worker.gradients import Gradient, Gradients
@@ -36,6 +37,7 @@ class Worker:
         self._server, self._batches, self._gradients, self._delay = server, batches, gradients, delay
         self._seed, self._metrics, self._device, self._now = seed, metrics, device, clock
         self._began: float | None = None  # when the first parameters came
+        self._longest = 0.0  # seconds that a gradient took
 
     def run(self) -> None:
         """Work until training is over."""
@@ -53,6 +55,14 @@ class Worker:
             self._metrics.gradients.labels(outcome).inc()
             log.debug("gradient: %s", outcome, extra={"version": parameters.version})
 
+    def problem(self, hung_after: float) -> str | None:
+        """What is wrong if a gradient takes this long, and ten times as long as any before. Any thread may ask."""
+        seconds = self._server.computing_seconds
+        if seconds is None or seconds <= max(hung_after, STALLED_FACTOR * self._longest):
+            return None
+        before = f"those before took at most {self._longest:.3g} s"
+        return f"the computation of a gradient hangs: it has taken {seconds:.0f} s, {before}"
+
     def _iterate(self, parameters: Parameters) -> str:
         """Compute a gradient and send it, if it is still of use; returns what became of it."""
         begin = self._now()
@@ -62,6 +72,7 @@ class Worker:
             told = self._server.complete(parameters, interrupted=True, compute_seconds=self._now() - begin)
             return "interrupted" if told else "lost"
         seconds = self._now() - begin
+        self._longest = max(self._longest, seconds)
         self._metrics.compute.observe(seconds)
         if self._server.is_outdated(parameters):
             return "notified" if self._server.complete(parameters, compute_seconds=seconds) else "lost"

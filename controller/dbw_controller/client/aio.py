@@ -1,9 +1,9 @@
 """The client for programs with asyncio."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
@@ -11,6 +11,8 @@ from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
+
+Item = TypeVar("Item")
 
 
 class AsyncDbwClient(ClientSettings):
@@ -20,7 +22,7 @@ class AsyncDbwClient(ClientSettings):
         self, name: str, workers: int | Sequence[int], spec: JobSpec | None = None, iteration: int = 0
     ) -> "AsyncTrainingJob":
         """Create a job, or attach to one, with `async with`: `workers` are alive, `iteration` is the next to begin."""
-        return AsyncTrainingJob(self, Conversation(name, workers, spec, iteration, self.fallback))
+        return AsyncTrainingJob(self, self.conversation(name, workers, spec, iteration))
 
 
 class AsyncTrainingJob(Training):
@@ -34,6 +36,9 @@ class AsyncTrainingJob(Training):
         self._changed = asyncio.Event()
         self._closed = False
 
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
     async def open(self) -> None:
         """Connect to the controller, and wait for the first decision."""
         self._channel = self._connection.open_aio()
@@ -42,16 +47,33 @@ class AsyncTrainingJob(Training):
         self._link = asyncio.create_task(self._stay_attached(), name=f"dbw {self.name}")
         await self._wait_for_decision()
 
+    async def gradients(self, get: Callable[[], Awaitable[Item | None]]) -> AsyncIterator[Item]:
+        """Wait for gradients with `get()`, until k have `arrived` or the deadline has passed and one has.
+
+        Where none comes in time `get` is cancelled, which must not lose one: that of an `asyncio.Queue` does not.
+        """
+        while self.missing:
+            gradient = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._wait.pause(self._elapsed)):
+                    gradient = await get()
+            if gradient is not None:
+                yield gradient
+            elif self.remaining_seconds() == 0:
+                return
+
     async def end_iteration(self, **summary: Unpack[Summary]) -> int:
         """The iteration has ended; returns k of the next. `Summary` lists what it takes."""
-        request = self._conversation.end_iteration(self._conversation.summary(**summary))
+        completed = self._conversation.summary(**self._completed(summary))
+        request = self._conversation.end_iteration(completed, self._now())
         if request is not None:
             self._outbox.put_nowait(request)
         return await self._wait_for_decision()
 
     async def _wait_for_decision(self) -> int:
+        await asyncio.sleep(0)  # lets what sends and receives go on, even where nothing else in the loop does
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.deadline):
+            async with asyncio.timeout(self._conversation.patience):
                 while self._conversation.awaits_decision:
                     self._changed.clear()
                     await self._changed.wait()
@@ -66,7 +88,7 @@ class AsyncTrainingJob(Training):
         return None
 
     async def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
-        """Replace what the job has learnt by an exported state; returns whether that worked."""
+        """Give the job an exported state, unless it has learnt from more iterations; returns whether that worked."""
         with self._warning("the state cannot be imported"):
             requests = split_state(state, self.name, self._conversation.session)
             metadata = self._connection.metadata()
@@ -84,12 +106,12 @@ class AsyncTrainingJob(Training):
                 request = self._conversation.create_request()
                 created = await self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
                 self._outbox = asyncio.Queue()
-                if (repeated := self._conversation.created(created)) is not None:
+                if (repeated := self._conversation.created(created, self._now())) is not None:
                     self._outbox.put_nowait(repeated)
                 self._changed.set()
                 async for response in self._stub.Coordinate(_requests(self._outbox), metadata=metadata):
                     waits = delays()
-                    self._conversation.decided(response.decision)
+                    self._conversation.decided(response.decision, self._now())
                     self._changed.set()
                 raise ConnectionError("the controller has ended the stream")
             except Exception as error:  # whatever it is, training goes on
@@ -104,10 +126,9 @@ class AsyncTrainingJob(Training):
             return
         self._closed = True
         self._link.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._link
+        await asyncio.wait([self._link])  # whose cancellation is not this task's
         if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
-            request = DeleteJobRequest(job=self.name, allow_missing=True)
+            request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
             with self._warning("the job cannot be deleted"):
                 metadata = self._connection.metadata()
                 await self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=metadata)

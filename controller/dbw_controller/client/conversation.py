@@ -1,7 +1,8 @@
 """A parameter server's side of the protocol with the controller: what to send, and which k to use, whatever fails.
 
-This holds no socket, thread, clock or logger. Drivers (sync.py, aio.py) send what it returns and hand in what they
-receive. `tests/conversations/` shows it at work, in scripts that the examples in other languages follow as well.
+This holds no socket, thread, clock or logger. Drivers (sync.py, aio.py) send what it returns, hand in what they receive
+and tell the time, in seconds on any monotonic clock. `tests/conversations/` shows it at work, in scripts that the
+examples in other languages follow as well.
 """
 
 import math
@@ -15,6 +16,7 @@ from dbw.v1.iteration_pb2 import (
     Arrivals,
     Decision,
     EndCause,
+    EndedIteration,
     GradientMoments,
     IterationSummary,
     Membership,
@@ -25,8 +27,18 @@ from dbw_controller.contract import NAME, NAME_RULE
 Fallback = Literal["last", "all"]
 # The controller ignores arrivals of iterations that are further back.
 REMEMBERED_ITERATIONS = 1024
-# Arrivals to keep while there is no controller: together they must fit into one message.
-MAX_BATCHES, MAX_ROWS = 256, 50_000
+# Iterations to report later, while there is no answer: together they must fit into one message, in which a batch of
+# arrivals takes the room of some arrivals.
+MAX_ITERATIONS, MAX_ROWS, BATCH_ROWS = 256, 50_000, 12
+# An iteration waits for its decision for a share of the last one's time, and for this many seconds where that is less.
+MIN_PATIENCE = 0.001
+DEFAULT_PATIENCE_SHARE, DEFAULT_DEADLINE = 0.05, 1.0
+EVERY_DECISION = 1e9  # as a share: the deadline alone counts, for trainings that take no time or must be repeatable
+# After waits in vain, this many requests at most are not waited for before it is tried again.
+MAX_UNAWAITED = 63
+# A controller that leaves a request unanswered for longer than both has stopped to answer: seconds, and a multiple of
+# what its last answer took.
+SILENT_SECONDS, SILENT_FACTOR = 10.0, 5.0
 # Why a request would be refused again: reasons of error.proto, and gRPC's code for a message that is too large.
 REFUSALS = ("STALE_ITERATION", "INVALID_VALUE", "LIMIT_REACHED", "BUG")
 TOO_LARGE = "RESOURCE_EXHAUSTED"
@@ -63,17 +75,26 @@ class Conversation:
     """One training job, from the parameter server's side."""
 
     def __init__(
-        self, name: str, workers: int | Sequence[int], spec: JobSpec | None, iteration: int, fallback: Fallback
+        self,
+        name: str,
+        workers: int | Sequence[int],
+        spec: JobSpec | None,
+        iteration: int,
+        fallback: Fallback,
+        deadline: float = DEFAULT_DEADLINE,  # how long an iteration waits for its decision, at most
+        patience_share: float = DEFAULT_PATIENCE_SHARE,  # and the share of the last iteration's time
     ) -> None:
         if not NAME.fullmatch(name):
             raise ValueError(f"the job's name is {name!r}; it must be {NAME_RULE}")
         if fallback not in ("last", "all"):
             raise ValueError(f"fallback is {fallback!r}; it must be 'last' or 'all'")
         self.name, self._spec, self._fallback = name, spec or JobSpec(), fallback
+        self._deadline, self._patience_share = deadline, patience_share
         self.iteration = iteration
+        self.patience = deadline  # how long to wait for the decision for this iteration, at most
         self.membership = _membership(workers)
         self.k = max(self.membership.live_workers, 1)
-        self.decision: Decision | None = None  # for this iteration; None while on fallback
+        self.decision: Decision | None = None  # in use, for this iteration or an earlier one; None while on fallback
         self.link = Link.ATTACHING
         self.problem: str | None = None
         self.session = ""
@@ -82,10 +103,21 @@ class Conversation:
         self._known_membership: Membership | None = None  # which the controller was sent last
         self._arrival_times: dict[int, list[float]] = {}  # of each iteration so far
         self._unsent: dict[int, Arrivals] = {}
-        self._unacknowledged: list[Arrivals] = []  # sent, but perhaps not received
+        self._unacknowledged: list[EndedIteration] = []  # which the controller has perhaps not been told of
         self._in_flight: CoordinateRequest | None = None  # the request that has no answer yet
-        self._requested = True  # whether its answer, or that to CreateJob, is the decision for this iteration
-        self._begun = False  # whether k is in use already
+        self._newest: Decision | None = None  # the newest that was received; None once the controller is lost
+        self._awaited = True  # whether the decision for this iteration was requested, and it has not begun
+        self._began_at = 0.0
+        self._sent_at = 0.0  # when the request in flight was sent
+        self._answer_seconds = 0.0  # how long the last answer took
+        self._detached_at = -math.inf  # when the connection ended
+        self._vain_waits = 0  # in a row
+        self._unawaited = 0  # how many of the next requests are not waited for
+
+    @property
+    def arrived_seconds(self) -> Sequence[float]:
+        """When gradients of this iteration arrived, in order, since its parameters were published."""
+        return self._arrival_times.get(self.iteration, ())
 
     @property
     def on_fallback(self) -> bool:
@@ -94,9 +126,8 @@ class Conversation:
 
     @property
     def awaits_decision(self) -> bool:
-        """Whether to wait for a decision: it was requested, and nothing says that it will not come."""
-        waits = self.decision is None and self._requested and not self._begun
-        return waits and self.link in (Link.ATTACHING, Link.ATTACHED)
+        """Whether to wait for a decision: it was requested, and nothing says that it will not come in time."""
+        return self._awaited and self.link in (Link.ATTACHING, Link.ATTACHED)
 
     def create_request(self) -> CreateJobRequest:
         """What attaches to the job, for the first time or again."""
@@ -104,19 +135,19 @@ class Conversation:
         self._known_membership = self.membership
         return CreateJobRequest(job=self.name, spec=self._spec, membership=self.membership, iteration=iteration)
 
-    def created(self, response: CreateJobResponse) -> CoordinateRequest | None:
+    def created(self, response: CreateJobResponse, now: float) -> CoordinateRequest | None:
         """Take in a session; returns the request to repeat, if there is one."""
-        self.session = response.session
+        self.session, self._sent_at = response.session, now
         self.link, self.problem = Link.ATTACHED, None
         if self._reset_job:
-            self._take(response.job.decision)
+            self._receive(response.job.decision)
         self._reset_job = False
         if self._in_flight is not None:
             self._in_flight.session = self.session
             self._add_membership(self._in_flight)
         return self._in_flight
 
-    def failed(self, problem: str, reason: str | None = None) -> bool:
+    def failed(self, now: float, problem: str, reason: str | None = None) -> bool:
         """An attempt to attach, or the stream, has failed; returns whether a request was refused.
 
         `problem` begins with gRPC's code where there is one; `reason` is a name of error.proto, without prefix.
@@ -125,13 +156,13 @@ class Conversation:
         if reason == "SESSION_REPLACED":
             self.link = Link.REPLACED
         elif self.link is Link.ATTACHED:
-            self.link = Link.ATTACHING
+            self.link, self._detached_at = Link.ATTACHING, now
         elif self.link is Link.ATTACHING:
             self.link = Link.DOWN
         if self._in_flight is None or not (reason in REFUSALS or problem.startswith(TOO_LARGE)):
             return False
-        self._forget_arrivals(self._in_flight)
-        self._in_flight, self._requested = None, False
+        self._acknowledge(self._in_flight)  # it would be refused again
+        self._in_flight, self._newest, self._awaited = None, None, False
         self._reset_job |= reason == "STALE_ITERATION"  # the job is one of an earlier training
         return True
 
@@ -159,20 +190,26 @@ class Conversation:
         self.membership = _membership(workers)
         self.k = min(self.k, max(self.membership.live_workers, 1))
 
-    def end_iteration(self, summary: IterationSummary) -> CoordinateRequest | None:
+    def end_iteration(self, summary: IterationSummary, now: float) -> CoordinateRequest | None:
         """End the current iteration; returns the request to send, or None while an earlier one has no answer."""
-        arrivals = _newest([*self._unacknowledged, *self._unsent.values()])
-        self._unacknowledged, self._unsent = arrivals, {}
-        request = CoordinateRequest(job=self.name, session=self.session, arrivals=arrivals, summary=summary)
-        self._add_membership(request)
+        ended = EndedIteration(arrivals=self._unsent.values(), summary=summary)
+        self._unacknowledged, self._unsent = _newest([*self._unacknowledged, ended]), {}
         self.iteration, self._previous_k = self.iteration + 1, summary.k
-        self.decision, self._begun = None, False
         self._arrival_times.pop(self.iteration - REMEMBERED_ITERATIONS, None)
-        self._requested = self.link is not Link.ATTACHED or self._in_flight is None
-        if not self._requested:
+        self.patience = min(max(self._patience_share * (now - self._began_at), MIN_PATIENCE), self._deadline)
+        if self.link is Link.ATTACHED and self._in_flight is not None:
             return None
-        self._in_flight = request  # where there is no connection, it is sent as soon as there is one
-        return request if self.link is Link.ATTACHED else None
+        request = CoordinateRequest(
+            job=self.name,
+            session=self.session,
+            preceding=self._unacknowledged[:-1],
+            arrivals=ended.arrivals,
+            summary=summary,
+        )
+        self._add_membership(request)
+        self._in_flight, self._sent_at = request, now
+        self._awaited, self._unawaited = self._unawaited == 0, max(self._unawaited - 1, 0)
+        return request if self.link is Link.ATTACHED else None  # otherwise it is sent as soon as there is a connection
 
     def summary(self, **fields: Unpack[Summary]) -> IterationSummary:
         """The current iteration, at its end."""
@@ -194,6 +231,7 @@ class Conversation:
             duration_seconds=seconds,
             end_cause=fields.get("end_cause", END_CAUSE_K_REACHED),
             fallback=self.on_fallback,
+            decision_iteration=self._earlier_decision(),
             published_seconds=fields.get("published_seconds"),
             previous_k=self._previous_k,
             loss=fields.get("loss"),
@@ -203,20 +241,31 @@ class Conversation:
             lost_gradients=fields.get("lost_gradients", 0),
         )
 
-    def decided(self, decision: Decision) -> None:
-        """Take in an answer, which may come too late to be of use."""
-        request = self._in_flight
-        if request is not None and decision.iteration == request.summary.iteration + 1:
-            self._in_flight = None
-            self._forget_arrivals(request)
-            if request.HasField("membership"):
-                self._known_membership = request.membership
-        self._take(decision)
+    def _earlier_decision(self) -> int | None:
+        """The iteration that the decision in use was for, if not the current one."""
+        used = None if self.decision is None else self.decision.iteration
+        return None if used == self.iteration else used
 
-    def _forget_arrivals(self, request: CoordinateRequest) -> None:
-        """Do not send the arrivals of a request again."""
-        sent = {(batch.iteration, batch.preceding) for batch in request.arrivals}
-        self._unacknowledged = [b for b in self._unacknowledged if (b.iteration, b.preceding) not in sent]
+    def decided(self, decision: Decision, now: float) -> None:
+        """Take in an answer. One that comes when its iteration has begun serves the next one."""
+        request = self._in_flight
+        if request is None or decision.iteration != request.summary.iteration + 1:
+            return
+        self._in_flight, self._answer_seconds = None, now - self._sent_at
+        self._acknowledge(request)
+        if request.HasField("membership"):
+            self._known_membership = request.membership
+        self._receive(decision)
+
+    def _receive(self, decision: Decision) -> None:
+        self._newest, self.problem = decision, None
+        if decision.iteration == self.iteration and self._awaited:
+            self._awaited, self._vain_waits = False, 0
+
+    def _acknowledge(self, request: CoordinateRequest) -> None:
+        """Do not report again what a request has reported."""
+        last = request.summary.iteration
+        self._unacknowledged = [ended for ended in self._unacknowledged if ended.summary.iteration > last]
 
     def _add_membership(self, request: CoordinateRequest) -> None:
         request.ClearField("membership")
@@ -225,27 +274,41 @@ class Conversation:
 
     def imported(self, decision: Decision) -> None:
         """Take in the decision that a state was imported for; k may change in the middle of an iteration."""
-        if decision.iteration == self.iteration:  # otherwise the next one is waited for
-            self._begun = False
-            self._take(decision)
-            self.begin_iteration()
+        oldest = 0 if self._newest is None else self._newest.iteration
+        if oldest <= decision.iteration <= self.iteration:
+            self._receive(decision)
+            if decision.iteration == self.iteration:
+                self._use_newest()
 
-    def _take(self, decision: Decision) -> None:
-        if decision.iteration == self.iteration and not self._begun:
-            self.decision, self.problem = decision, None
-
-    def begin_iteration(self) -> int:
+    def begin_iteration(self, now: float) -> int:
         """Stop waiting for a decision; returns the k to use in this iteration."""
-        self._begun = True
+        if self.awaits_decision:  # in vain, and the more often that was so, the longer it is not tried again
+            self._vain_waits += 1
+            self._unawaited = min(2**self._vain_waits - 1, MAX_UNAWAITED)
+        self._awaited, self._began_at = False, now
+        if self.link is Link.ATTACHING and now - self._detached_at >= self._deadline:
+            self.link = Link.DOWN
+        silent = self.link is Link.ATTACHED and self._is_silent(now)
+        if silent or self.link in (Link.DOWN, Link.REPLACED):
+            self._newest = None
+        self._use_newest()
+        if self.decision is None:
+            self.problem = self.problem or "the controller does not answer"
+        return self.k
+
+    def _is_silent(self, now: float) -> bool:
+        """Whether the controller has left a request unanswered for much longer than usual."""
+        patience = max(SILENT_SECONDS, SILENT_FACTOR * self._answer_seconds)
+        return self._in_flight is not None and now - self._sent_at > patience
+
+    def _use_newest(self) -> None:
+        """Let the newest decision, or the fallback, give k."""
+        self.decision = self._newest
         workers = max(self.membership.live_workers, 1)
         if self.decision is not None:
             self.k = max(min(self.decision.k, workers), 1)
-            return self.k
-        if self.link is Link.ATTACHING:
-            self.link = Link.DOWN  # one deadline was enough: the next iterations do not wait for the attachment
-        self.problem = self.problem or "no answer within the deadline"
-        self.k = min(self.k, workers) if self._fallback == "last" else workers
-        return self.k
+        else:
+            self.k = min(self.k, workers) if self._fallback == "last" else workers
 
 
 def _moments(fields: Summary) -> GradientMoments | None:
@@ -263,14 +326,14 @@ def _moments(fields: Summary) -> GradientMoments | None:
     return moments
 
 
-def _newest(batches: list[Arrivals]) -> list[Arrivals]:
-    """The newest arrivals, at most as many as fit into one message."""
+def _newest(ended: list[EndedIteration]) -> list[EndedIteration]:
+    """The newest iterations, as many as fit into one message, and at least one."""
     rows = 0
-    for i, batch in enumerate(reversed(batches)):
-        rows += len(batch.seconds)
-        if rows > MAX_ROWS or i == MAX_BATCHES:
-            return batches[len(batches) - i :]
-    return batches
+    for i, iteration in enumerate(reversed(ended)):
+        rows += sum(BATCH_ROWS + len(batch.seconds) for batch in iteration.arrivals)
+        if i > 0 and (rows > MAX_ROWS or i == MAX_ITERATIONS):
+            return ended[len(ended) - i :]
+    return ended
 
 
 def _membership(workers: int | Sequence[int]) -> Membership:

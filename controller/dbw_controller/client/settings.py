@@ -1,5 +1,6 @@
 """What both clients have in common: where the controller is, and how patient they are with it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -8,7 +9,8 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from dbw.v1.controller_pb2 import ExportJobStateResponse, ImportJobStateRequest
-from dbw_controller.client.conversation import Fallback
+from dbw.v1.job_pb2 import JobSpec
+from dbw_controller.client.conversation import DEFAULT_DEADLINE, DEFAULT_PATIENCE_SHARE, Conversation, Fallback
 from dbw_controller.contract import PIECE_BYTES
 from dbw_runtime.backoff import backoff
 from dbw_runtime.channel import Connection
@@ -23,18 +25,29 @@ class ClientSettings:
     """How to reach a controller, and what to do without it."""
 
     target: str  # HOST:PORT
-    deadline: float = 1.0  # seconds to wait for a decision, at most
-    fallback: Fallback = "last"  # k without a decision: the last one that was decided, or "all" workers
+    deadline: float = DEFAULT_DEADLINE  # seconds to wait for a decision, at most
+    fallback: Fallback = "last"  # k without a controller: the last one that was decided, or "all" workers
     tls: bool = False
     tls_ca: Path | str | None = None
     tls_cert: Path | str | None = None
     tls_key: Path | str | None = None
     token_file: Path | str | None = None
+    # Every iteration but the first waits for this share of the last one's time, at most; see also EVERY_DECISION.
+    patience_share: float = DEFAULT_PATIENCE_SHARE
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
             raise ValueError(f"deadline is {self.deadline!r}; it must be more than 0 seconds")
+        if not 0 <= self.patience_share < math.inf:
+            raise ValueError(f"patience_share is {self.patience_share!r}; it must be a finite number, at least 0")
         self.connection()  # refuses what makes no sense
+
+    def conversation(
+        self, name: str, workers: int | Sequence[int], spec: JobSpec | None, iteration: int
+    ) -> Conversation:
+        """What to say about a job."""
+        patience = self.deadline, self.patience_share
+        return Conversation(name, workers, spec, iteration, self.fallback, *patience)
 
     def connection(self) -> Connection:
         """How to connect."""
@@ -64,11 +77,11 @@ def whole_state(state: bytes) -> ExportJobStateResponse:
 
 
 def split_state(state: bytes, job: str, session: str) -> Iterator[ImportJobStateRequest]:
-    """The requests that import a state."""
+    """The requests that import a state, unless the job has learnt from as many iterations meanwhile, or more."""
     whole = whole_state(state)
     requests = [
         ImportJobStateRequest(data=whole.data[start : start + PIECE_BYTES])
         for start in range(0, max(len(whole.data), 1), PIECE_BYTES)
     ]
-    requests[0].MergeFrom(ImportJobStateRequest(job=job, session=session, header=whole.header))
+    requests[0].MergeFrom(ImportJobStateRequest(job=job, session=session, header=whole.header, only_if_newer=True))
     return iter(requests)

@@ -1,9 +1,10 @@
 """The client for programs with threads."""
 
 import threading
-from collections.abc import Sequence
-from queue import SimpleQueue
-from typing import Any, Self, Unpack
+import time
+from collections.abc import Iterator, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
@@ -11,6 +12,16 @@ from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
+
+Item = TypeVar("Item", covariant=True)
+
+
+class Get(Protocol[Item]):
+    """Waits for the next gradient, as a queue's `get` does: it may raise `queue.Empty` or `TimeoutError`."""
+
+    def __call__(self, *, timeout: float) -> Item | None:
+        """Return the gradient, or None if none arrives in time."""
+        ...
 
 
 class DbwClient(ClientSettings):
@@ -20,7 +31,7 @@ class DbwClient(ClientSettings):
         self, name: str, workers: int | Sequence[int], spec: JobSpec | None = None, iteration: int = 0
     ) -> "TrainingJob":
         """Create a job, or attach to one: `workers` are alive, and `iteration` is the next to begin."""
-        return TrainingJob(self, Conversation(name, workers, spec, iteration, self.fallback))
+        return TrainingJob(self, self.conversation(name, workers, spec, iteration))
 
 
 class TrainingJob(Training):
@@ -42,6 +53,9 @@ class TrainingJob(Training):
         with self._changed:
             self._wait_for_decision()
 
+    def _now(self) -> float:
+        return time.monotonic()
+
     def arrived(self, seconds: float, worker: int | None = None, iteration: int | None = None) -> None:
         """As every training's, from any thread."""
         with self._changed:
@@ -52,16 +66,29 @@ class TrainingJob(Training):
         with self._changed:
             super().set_workers(workers)
 
+    def gradients(self, get: Get[Item]) -> Iterator[Item]:
+        """Wait for gradients with `get(timeout=…)`, until k have `arrived` or the deadline has passed and one has."""
+        while self.missing:
+            try:
+                gradient = get(timeout=self._wait.pause(self._elapsed))
+            except (Empty, TimeoutError):
+                gradient = None
+            if gradient is not None:
+                yield gradient
+            elif self.remaining_seconds() == 0:
+                return
+
     def end_iteration(self, **summary: Unpack[Summary]) -> int:
         """The iteration has ended; returns k of the next. `Summary` lists what it takes."""
         with self._changed:
-            request = self._conversation.end_iteration(self._conversation.summary(**summary))
+            completed = self._conversation.summary(**self._completed(summary))
+            request = self._conversation.end_iteration(completed, self._now())
             if request is not None:
                 self._outbox.put(request)
             return self._wait_for_decision()
 
     def _wait_for_decision(self) -> int:
-        self._changed.wait_for(lambda: not self._conversation.awaits_decision, self._settings.deadline)
+        self._changed.wait_for(lambda: not self._conversation.awaits_decision, self._conversation.patience)
         return self._begin_iteration()
 
     def export_state(self, timeout: float = ATTACH_SECONDS) -> bytes | None:
@@ -73,7 +100,7 @@ class TrainingJob(Training):
         return None
 
     def import_state(self, state: bytes, timeout: float = ATTACH_SECONDS) -> bool:
-        """Replace what the job has learnt by an exported state; returns whether that worked."""
+        """Give the job an exported state, unless it has learnt from more iterations; returns whether that worked."""
         with self._warning("the state cannot be imported"):
             requests = split_state(state, self.name, self._conversation.session)
             response = self._stub.ImportJobState(requests, timeout=timeout, metadata=self._connection.metadata())
@@ -90,7 +117,7 @@ class TrainingJob(Training):
                 for response in self._stream:
                     waits = delays()
                     with self._changed:
-                        self._conversation.decided(response.decision)
+                        self._conversation.decided(response.decision, self._now())
                         self._changed.notify_all()
                 raise ConnectionError("the controller has ended the stream")
             except Exception as error:  # whatever it is, training goes on
@@ -110,7 +137,7 @@ class TrainingJob(Training):
         response = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
         with self._changed:
             self._outbox = SimpleQueue()
-            if (repeated := self._conversation.created(response)) is not None:
+            if (repeated := self._conversation.created(response, self._now())) is not None:
                 self._outbox.put(repeated)
             self._stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
             self._changed.notify_all()
@@ -121,7 +148,7 @@ class TrainingJob(Training):
             return
         self._closing.set()
         if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
-            request = DeleteJobRequest(job=self.name, allow_missing=True)
+            request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
             with self._warning("the job cannot be deleted"):
                 self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
         self._outbox.put(None)

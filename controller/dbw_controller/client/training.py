@@ -7,8 +7,9 @@ from contextlib import contextmanager
 import grpc
 
 from dbw.v1.iteration_pb2 import Decision
-from dbw_controller.client.conversation import Conversation, Link
+from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ClientSettings
+from dbw_controller.client.waiting import Wait
 from dbw_runtime.failure import describe, reason_of
 
 log = logging.getLogger("dbw.client")
@@ -26,6 +27,12 @@ class Training:
         self._settings, self._connection = settings, settings.connection()
         self._conversation = conversation
         self._was_on_fallback = False
+        self._last_decision: Decision | None = None
+        self._published_at: float | None = None  # this iteration's parameters, if it was said
+
+    def _now(self) -> float:
+        """The time, in seconds on a monotonic clock."""
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -43,13 +50,32 @@ class Training:
         return self._conversation.k
 
     @property
+    def deadline_seconds(self) -> float | None:
+        """When to end this iteration with what has arrived, or else with the first gradient; None: wait for k.
+
+        On fallback it is the last one, unless that was for fewer gradients: workers may hang without a controller, too.
+        """
+        decision = self.decision if self.decision is not None else self._last_decision
+        if decision is None or not decision.HasField("deadline_seconds") or decision.k < self.k:
+            return None
+        return decision.deadline_seconds
+
+    @property
+    def missing(self) -> int:
+        """How many gradients of this iteration have not `arrived` yet, of the k to wait for."""
+        return self._wait.missing
+
+    @property
     def decision(self) -> Decision | None:
-        """The controller's decision for this iteration, with its reason; None on fallback."""
+        """The controller's decision in use, with its reason; None on fallback.
+
+        It is for an earlier iteration where the one for this iteration was not there when that began.
+        """
         return self._conversation.decision
 
     @property
     def on_fallback(self) -> bool:
-        """Whether k is not the controller's decision."""
+        """Whether k is no decision of the controller's: it has not made one yet, or is gone."""
         return self._conversation.on_fallback
 
     @property
@@ -64,6 +90,33 @@ class Training:
         """
         self._conversation.arrived(seconds, worker, iteration)
 
+    def published(self) -> float:
+        """This iteration's parameters have been published, just now: its deadline counts from here. Returns when.
+
+        Then `end_iteration` knows how many gradients there were, and whether the deadline has ended the iteration.
+        """
+        self._published_at = self._now()
+        return self._published_at
+
+    def remaining_seconds(self) -> float | None:
+        """How long to wait for the next gradient: 0 if the iteration is over, None for as long as it takes."""
+        return self._wait.remaining(self._elapsed)
+
+    @property
+    def _elapsed(self) -> float:
+        if self._published_at is None:
+            raise RuntimeError(f"iteration {self.iteration} has no beginning: call `published` with its parameters")
+        return self._now() - self._published_at
+
+    @property
+    def _wait(self) -> Wait:
+        return Wait(self.k, self.deadline_seconds, self._conversation.arrived_seconds)
+
+    def _completed(self, summary: Summary) -> Summary:
+        if self._published_at is None:
+            return summary
+        return {"published_seconds": self._published_at, **self._wait.completed(summary)}
+
     def set_workers(self, workers: int | Sequence[int]) -> None:
         """Workers came or went: how many are alive now, or their numbers."""
         self._conversation.set_workers(workers)
@@ -77,7 +130,9 @@ class Training:
             log.warning("%s: %s", problem, describe(error), extra={"job": self.name})
 
     def _begin_iteration(self) -> int:
-        k = self._conversation.begin_iteration()
+        self._published_at = None
+        k = self._conversation.begin_iteration(self._now())
+        self._last_decision = self.decision if self.decision is not None else self._last_decision
         self._log_fallback()
         return k
 
@@ -88,7 +143,7 @@ class Training:
 
     def _failed(self, error: Exception) -> None:
         before, text = self._conversation.link, describe(error)
-        refused = self._conversation.failed(text, reason_of(error))
+        refused = self._conversation.failed(self._now(), text, reason_of(error))
         if self._conversation.link is not before:
             log.log(*LINK_CHANGES[self._conversation.link], text, extra=self._extra())
         if refused:

@@ -90,6 +90,13 @@ class SessionReplacedError(JobError):
         super().__init__(f"another process has created the job {name!r} since; stop, or use another name")
 
 
+class DiskFailedError(JobError):
+    """The controller's disk does not do what a request needs, or not in time. Nothing has changed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text}; nothing has changed, try again when the disk works")
+
+
 class LimitReachedError(JobError):
     """The controller takes no more of something."""
 
@@ -99,7 +106,7 @@ class LimitReachedError(JobError):
 
 
 # What reading a state that makes no sense may raise.
-NONSENSE = (InvalidValueError, ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+NONSENSE = (InvalidValueError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 @contextmanager

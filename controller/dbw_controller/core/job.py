@@ -4,6 +4,7 @@ A job holds no clock, thread, file or socket. The gRPC service, the simulator an
 """
 
 import math
+from copy import copy
 from functools import cache
 from itertools import compress
 from typing import Self
@@ -229,7 +230,7 @@ class Job:
             reason=choice.reason,
             live_workers=self.membership.live_workers,
             unbounded_k=None if chosen == k else chosen,
-            deadline_seconds=choice.deadline_seconds if k <= chosen else None,  # more gradients take longer
+            deadline_seconds=choice.deadline(k),
             missing_inputs=self._missing_inputs(),
             estimates=Estimates(seen.gain, choice.gains, choice.durations, seen.loss, choice.explanation),
         )
@@ -269,13 +270,17 @@ class Job:
         )
 
     def adopt(self, learnt: bytes) -> Decision:
-        """Replace what the job has learnt, and decide again for its iteration. A damaged state changes nothing."""
+        """Replace what the job has learnt, and decide again for its iteration. A state that fails changes nothing."""
+        trial = copy(self)
+        trial._decisions = self._decisions.copy()
         with damaged_state():
-            self._learn(read_state(learnt, LearntState))
-        self.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
-        self._memory.reset(new_training=False)
-        self._last = self._before_last = None
-        return self._decide()
+            trial._learn(read_state(learnt, LearntState))
+        trial.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
+        trial._memory.reset(new_training=False)
+        trial._last = trial._before_last = None
+        decision = trial._decide()
+        vars(self).update(vars(trial))
+        return decision
 
     def _learn(self, learnt: LearntState) -> None:
         gain = GainEstimator(self.spec.averaging_window)

@@ -10,7 +10,7 @@ from dbw_controller.core.errors import StateFormatUnknownError
 from dbw_controller.core.estimators.durations import DurationsState
 from dbw_controller.core.estimators.gain import GainState
 from dbw_controller.core.reasons import Input
-from dbw_controller.core.reports import MAX_WORKERS
+from dbw_controller.core.reports import MAX_ITERATION, MAX_WORKERS
 from dbw_controller.core.spec import SpecState
 from dbw_controller.core.state import Count, K, Name, Real, T, decode, encode
 
@@ -33,7 +33,7 @@ class LearntState(Struct, frozen=True):
     """What a job has learnt, for another job to adopt, or the same one after a loss."""
 
     version: int
-    learnt_iterations: Count
+    learnt_iterations: Annotated[int, Meta(ge=0, le=MAX_ITERATION)]  # which leaves room to learn more
     workers: K | None  # how many were alive at the last sample
     first_loss: Real | None
     loss: Real | None
@@ -50,7 +50,7 @@ class JobState(Struct, frozen=True):
     spec: SpecState
     membership: tuple[
         Annotated[int, Meta(ge=0, le=MAX_WORKERS)],
-        Annotated[list[Annotated[int, Meta(ge=0, le=2**32)]], Meta(max_length=MAX_WORKERS)] | None,
+        Annotated[list[Annotated[int, Meta(ge=0, lt=2**32)]], Meta(max_length=MAX_WORKERS)] | None,
     ]
     iteration: Count
     idle_at: Count | None

@@ -132,6 +132,7 @@ class IterationSummary(Struct, frozen=True):
     fallback: bool = False  # whether k was the parameter server's own choice
     published_seconds: float | None = None  # on the parameter server's clock
     lost_gradients: int = 0
+    decision_iteration: int | None = None  # which the decision in use was for, if not this one
 
     _kinds: ClassVar[dict[str, Kind]] = {
         "iteration": _ITERATION,
@@ -142,6 +143,7 @@ class IterationSummary(Struct, frozen=True):
         "previous_k": _GRADIENTS,
         "published_seconds": _REAL,
         "lost_gradients": _WORKERS,
+        "decision_iteration": _ITERATION,
     }
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ class ControllerOptions(ServerOptions):
     listen: str = option("127.0.0.1:50051", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9464", "the address to serve Prometheus metrics on, at /metrics")
     state_dir: Path | None = option(None, "the folder to keep jobs in over restarts; without it they are lost")
-    save_iterations: int = option(100, "how many iterations of a job a crash may lose")
+    save_iterations: int = option(100, "how many iterations of a job a crash may lose, if the disk keeps up")
     policies: str | None = option(
         None, "policies of your own that jobs may name: package.module:Class or file.py:Class, separated by commas"
     )

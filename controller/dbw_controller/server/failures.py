@@ -3,9 +3,9 @@
 from grpc import StatusCode
 
 from dbw_controller.core import errors
-from dbw_runtime.failure import StatusError, invalid_value, limit_reached
+from dbw_runtime.failure import StatusError, invalid_value, limit_reached, retry_info
 
-LIMIT_RETRY_SECONDS = 30.0
+LIMIT_RETRY_SECONDS, DISK_RETRY_SECONDS = 30.0, 10.0
 STATUSES = {
     errors.JobNotFoundError: (StatusCode.NOT_FOUND, "JOB_NOT_FOUND"),
     errors.JobDiffersError: (StatusCode.ALREADY_EXISTS, "JOB_DIFFERS"),
@@ -26,6 +26,10 @@ def failure(error: Exception) -> StatusError | None:
         return invalid_value(error.field, str(error))
     if isinstance(error, errors.LimitReachedError):
         return limit_reached(error.limit, str(error), LIMIT_RETRY_SECONDS)
+    if isinstance(error, MemoryError):
+        return limit_reached("memory", "the controller has not enough memory for this", LIMIT_RETRY_SECONDS)
+    if isinstance(error, errors.DiskFailedError):
+        return StatusError(StatusCode.UNAVAILABLE, "DISK_FAILED", str(error), [retry_info(DISK_RETRY_SECONDS)])
     if type(error) not in STATUSES:
         return None
     metadata = {"iteration": str(error.expected)} if isinstance(error, errors.StaleIterationError) else None

@@ -1,24 +1,39 @@
 """The jobs of a controller by name, and who owns them."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from dbw_controller.contract import NAME, NAME_RULE
-from dbw_controller.core.errors import InvalidValueError, JobError, JobNotFoundError, LimitReachedError, NotOwnerError
+from dbw_controller.core.errors import (
+    DiskFailedError,
+    InvalidValueError,
+    JobError,
+    JobNotFoundError,
+    LimitReachedError,
+    NotOwnerError,
+    damaged_state,
+)
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.job import Job
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
-from dbw_controller.server.saver import Disk
+from dbw_controller.server.job_messages import job_message
+from dbw_controller.server.saver import Disk, unless_cancelled
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.server import UnsavedError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+MAX_NAMES = 10  # in a text
+HANG_SECONDS = 10.0  # a write that takes longer than this does not keep the controller from stopping
 
 
 class Jobs:
-    """All jobs of a controller."""
+    """All jobs of a controller. `clock` is monotonic; `wall_clock` has the times that people see."""
 
     def __init__(
         self,
@@ -26,24 +41,33 @@ class Jobs:
         max_jobs: int,
         save_iterations: int,
         solver: Solver = Solver.EXACT,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._jobs: dict[str, ServedJob] = {}
-        self._max_jobs, self._solver, self._clock = max_jobs, solver, clock
+        self._max_jobs, self._solver, self._wall_clock = max_jobs, solver, wall_clock
         self.disk = Disk(store, save_iterations, clock)
 
     def load(self) -> None:
-        """Restore all snapshots; those that cannot be used are set aside."""
+        """Restore all snapshots; damaged ones are set aside. FolderError if the machine fails to read a good one."""
         if (store := self.disk.store) is None:
             return
-        for name in list(store.names()):
+        for name in store.names():
             try:
-                served = ServedJob.restore(name, store.read(name), self._solver, self.disk)
-            except (JobError, OSError) as error:
-                store.set_aside(name, error)
-            else:
-                self._jobs[name] = served
-                log.info("restored", extra={"job": name, "learnt_iterations": served.job.learnt_iterations})
+                self._restore(store, name)
+            except (OSError, MemoryError) as error:
+                raise store.unreadable(name, error) from error
+
+    def _restore(self, store: SnapshotStore, name: str) -> None:
+        try:
+            served = ServedJob.restore(name, store.read(name), self._solver, self.disk, self._wall_clock)
+            with damaged_state():
+                job_message(served, include_estimates=True)  # one that cannot be shown would fail when jobs are listed
+        except JobError as error:
+            store.set_aside(name, error)
+        else:
+            self._jobs[name] = served
+            log.info("restored", extra={"job": name, "learnt_iterations": served.job.learnt_iterations})
 
     def all(self) -> list[ServedJob]:
         """All jobs, by name."""
@@ -68,32 +92,55 @@ class Jobs:
             raise LimitReachedError(
                 "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or see --max-jobs"
             )
-        now = self._clock()
-        served = ServedJob(name, identity, Job(spec, membership, iteration, self._solver), self.disk, now, now)
+        job = Job(spec, membership, iteration, self._solver)
+        served = ServedJob(name, identity, job, self.disk, self._wall_clock)
         self._jobs[name] = served
         log.info("created", extra={"job": name, "owner": identity, "live_workers": membership.live_workers})
         return served
 
-    async def delete(self, served: ServedJob, why: str) -> None:
-        """Remove a job and all that it has learnt, unless that is being done already."""
-        if served.ended:
-            return
-        await served.delete()
+    async def delete(self, served: ServedJob, why: str, session: str | None = None) -> None:
+        """Remove a job and all that it has learnt; if a session is given, it must be the current one.
+
+        DiskFailedError if its snapshot cannot be deleted: the job stays.
+        """
+        await unless_cancelled(asyncio.ensure_future(self._delete(served, why, session)))
+
+    async def _delete(self, served: ServedJob, why: str, session: str | None) -> None:
+        await served.delete(session)
         if self._jobs.get(served.name) is served:  # and not one that was created meanwhile
             del self._jobs[served.name]
-        log.info(why, extra={"job": served.name, "learnt_iterations": served.job.learnt_iterations})
+            log.info(why, extra={"job": served.name, "learnt_iterations": served.job.learnt_iterations})
 
     async def delete_silent(self, seconds: float) -> None:
-        """Remove the jobs that have not changed for more than this time."""
+        """Remove the jobs that nobody has used for more than this time."""
         for served in self.all():
-            if self._clock() - served.updated > seconds:
+            if served.silent_seconds > seconds:
                 try:
                     await self.delete(served, "deleted, because it was silent for too long")
-                except OSError as error:
-                    log.error("its snapshot cannot be deleted: %s", error, extra={"job": served.name})
+                except JobNotFoundError:
+                    pass  # it is deleted already
+                except DiskFailedError as error:
+                    log.error("silent for too long, but not deleted: %s", error, extra={"job": served.name})
 
     async def close(self) -> None:
-        """Save all jobs, and stop."""
+        """Save all jobs, and stop. UnsavedError names those that could not be saved because the disk fails or hangs."""
         for served in self.all():
-            await served.saver.save()
+            saving = asyncio.ensure_future(served.saver.save())
+            while not saving.done() and self.disk.watch.busy_seconds < HANG_SECONDS:
+                await asyncio.wait([saving], timeout=1.0)
+        unsaved = [served.name for served in self.all() if served.saver.is_unsaved]
+        if unsaved:
+            names = ", ".join(unsaved[:MAX_NAMES]) + (", …" if len(unsaved) > MAX_NAMES else "")
+            raise UnsavedError(
+                f"the disk fails or hangs, and what is not in the snapshots of these jobs is lost: {names}"
+            )
         self.disk.close()
+
+
+def readable(jobs: Iterable[ServedJob], read: Callable[[ServedJob], T]) -> Iterator[tuple[ServedJob, T]]:
+    """What `read` says of each job. One that it fails for is left out, so that the others can be seen."""
+    for served in jobs:
+        try:
+            yield served, read(served)
+        except Exception as error:
+            log.error("it cannot be shown: %s", error, exc_info=error, extra={"job": served.name})

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from dbw_controller.core.kernels import COMPILED
 from dbw_controller.server.counters import Histogram
-from dbw_controller.server.jobs import Jobs
+from dbw_controller.server.jobs import Jobs, readable
 from dbw_controller.server.served_job import ServedJob
 
 LABEL = "dbw_job"
@@ -112,23 +112,24 @@ class JobCollector(Collector):
         yield GaugeMetricFamily("dbw_jobs", "Jobs", value=len(jobs))
         failures = self._jobs.disk.failures
         yield CounterMetricFamily("dbw_snapshot_failures", "Snapshots that could not be written", value=failures)
+        busy = self._jobs.disk.watch.busy_seconds
+        yield GaugeMetricFamily("dbw_disk_busy_seconds", "Age of the oldest write under way, 0 without one", value=busy)
         for kind, table in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
             for name, (text, read) in table.items():
                 family = kind(name, text, labels=[LABEL])
-                for served in jobs:
-                    if (value := read(served)) is not None:
+                for served, value in readable(jobs, read):
+                    if value is not None:
                         family.add_metric([served.name], value)
                 yield family
         for name, (text, label, read_by_label) in LABELLED_COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=[LABEL, label])
-            for served in jobs:
-                for member, count in read_by_label(served):
+            for served, counts in readable(jobs, read_by_label):
+                for member, count in counts:
                     counter.add_metric([served.name, member], count)
             yield counter
         for name, (text, read_histogram) in HISTOGRAMS.items():
             histograms = HistogramMetricFamily(name, text, labels=[LABEL])
-            for served in jobs:
-                histogram = read_histogram(served)
+            for served, histogram in readable(jobs, read_histogram):
                 histograms.add_metric([served.name], histogram.buckets(), histogram.sum)
             yield histograms
         if self._by_worker:

@@ -1,31 +1,41 @@
-"""When and how the snapshot of a job is written. Decisions go on whatever is wrong with the disk."""
+"""When and how the snapshot of a job is written. Decisions never wait for the disk, whatever is wrong with it."""
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from dbw_controller.core.errors import DiskFailedError
 from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.disk_watch import DiskWatch
+from dbw_runtime.durable import FolderError
 
 log = logging.getLogger(__name__)
-# Jobs with slow iterations are saved after this time; a disk that fails gets some time to recover.
+# What has changed is saved after this time at the latest; a disk that fails gets some time to recover.
 SAVE_SECONDS, RETRY_SECONDS = 10.0, 1.0
+DISK_SECONDS = 2.0  # how long a request waits for the disk
 
 
 class Disk:
-    """Where all jobs are saved, if there is a store, and how many iterations of a job a crash may lose."""
+    """Where all jobs are saved, if there is a store. `clock` is monotonic."""
 
     def __init__(
-        self, store: SnapshotStore | None, save_iterations: int, clock: Callable[[], float] = time.time
+        self, store: SnapshotStore | None, save_iterations: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.store, self.save_iterations, self.clock = store, save_iterations, clock
         self.failures = 0  # snapshots that could not be written
+        self.watch = DiskWatch(clock)
+        # One job is saved or deleted at a time: while the disk hangs, no other one's snapshot waits in memory.
+        self.turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "snapshots")  # a single one, so that files change in the order of events
 
-    async def run(self, function: Callable[..., None], *arguments: object) -> None:
-        """Do something with the store in its thread."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+    async def run(self, what: str, function: Callable[..., None], *arguments: object) -> None:
+        """Do something with the store in its thread, which goes on with it if the caller stops waiting."""
+        working = asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+        self.watch.watch(what, working)
+        await unless_cancelled(working)
 
     def close(self) -> None:
         """Let another process use the store."""
@@ -34,55 +44,105 @@ class Disk:
             self.store.close()
 
 
-class Saver:
-    """Keeps the snapshot of one job up to date. `snapshot` returns its state, None if the job was deleted."""
+async def unless_cancelled(work: "asyncio.Future[None]") -> None:
+    """Wait for work that goes on if the caller is cancelled. Then nobody is told how it ends."""
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())  # otherwise asyncio complains then
+    await asyncio.shield(work)
 
-    def __init__(self, name: str, disk: Disk, snapshot: Callable[[], Awaitable[bytes | None]]) -> None:
-        self._name, self._disk, self._snapshot = name, disk, snapshot
+
+class Saver:
+    """Keeps the snapshot of one job up to date. `state` returns what to write, None if the job was deleted."""
+
+    def __init__(self, name: str, disk: Disk, state: Callable[[], Awaitable[bytes | None]]) -> None:
+        self._name, self._disk, self._state = name, disk, state
         self.unsaved_iterations = 0
         self._changed = False  # whether anything has changed since the last snapshot, which may be no iteration
-        self._saved = self._retry = 0.0  # when the last snapshot was written, and when to try again after a failure
+        self._saved = -math.inf  # when the last snapshot was written
+        self._timer: asyncio.TimerHandle | None = None  # begins the next one
+        self._retries = False  # whether the last one failed
         self._saving: asyncio.Task[None] | None = None
 
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether a crash would lose anything."""
+        return self._changed or self._saving is not None
+
     def changed(self, iterations: int) -> None:
-        """Take note that the job has changed, by some iterations, and save it if that is due."""
+        """Take note that the job has changed, by some iterations, and save it when that is due."""
         if self._disk.store is None:
             return
         self.unsaved_iterations += iterations
         self._changed = True
-        now = self._disk.clock()
-        due = 2 * self.unsaved_iterations >= self._disk.save_iterations or now - self._saved > SAVE_SECONDS
-        if due and self._saving is None and now > self._retry:
-            self._saving = asyncio.ensure_future(self._save(self._disk.store))
+        self._schedule()
 
-    def must_wait(self) -> "asyncio.Task[None] | None":
-        """The snapshot that is being written, if a crash could lose too much before it is there."""
-        return self._saving if self.unsaved_iterations >= self._disk.save_iterations else None
+    def _schedule(self) -> None:
+        if self._saving is not None or self._retries:
+            return
+        seconds = self._saved + SAVE_SECONDS - self._disk.clock()
+        if seconds <= 0 or 2 * self.unsaved_iterations >= self._disk.save_iterations:
+            self._begin()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+
+    def _begin(self) -> "asyncio.Task[None]":
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._saving is None:
+            self._saving = asyncio.ensure_future(self._save())
+        return self._saving
 
     async def save(self) -> None:
-        """Save the job as it is now."""
+        """Save the job as it is now. That takes as long as the disk does, and may fail: see `is_unsaved`."""
         if self._saving is not None:
-            await asyncio.shield(self._saving)
-        if self._changed and self._disk.store is not None:
-            self._saving = asyncio.ensure_future(self._save(self._disk.store))
-            await asyncio.shield(self._saving)
+            await asyncio.shield(self._saving)  # which may be older
+        if self.is_unsaved:
+            await asyncio.shield(self._begin())
 
-    async def delete(self) -> None:
-        """Delete the snapshot, after what is being written."""
-        if self._disk.store is not None:
-            await self._disk.run(self._disk.store.delete, self._name)
+    async def delete(self, require: Callable[[], object], end: Callable[[], Awaitable[object]]) -> None:
+        """Delete the snapshot, and then `end` the job. If either fails, or the disk is slow, the job is saved again.
 
-    async def _save(self, store: SnapshotStore) -> None:
+        `require` raises if the snapshot must not be deleted when it is this job's turn.
+        """
+        store = self._disk.store
         try:
-            iterations, self._changed = self.unsaved_iterations, False
-            state = await self._snapshot()
-            if state is not None:
-                await self._disk.run(store.write, self._name, state)
-            self.unsaved_iterations -= iterations
-            self._saved = self._disk.clock()
+            async with asyncio.timeout(DISK_SECONDS) as limit, self._disk.turn:
+                require()
+                if store is not None:
+                    await self._disk.run(f"the deletion of {self._name}", store.delete, self._name)
+                limit.reschedule(None)  # the disk is done
+                await end()
+        except Exception as error:
+            if store is not None:
+                self._changed = True  # the snapshot may have been deleted, or be deleted yet
+                self._begin()
+            if not isinstance(error, (OSError, FolderError)):
+                raise
+            why = f"the disk takes more than {DISK_SECONDS:g} s" if isinstance(error, TimeoutError) else error
+            raise DiskFailedError(f"the snapshot of {self._name!r} cannot be deleted ({why})") from error
+        self._changed = False
+
+    async def _save(self) -> None:
+        try:
+            async with self._disk.turn:
+                await self._write()
         except Exception as error:
             self._disk.failures += 1
-            self._changed, self._retry = True, self._disk.clock() + RETRY_SECONDS
+            self._changed = self._retries = True
+            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._begin)
             log.error("its snapshot cannot be written: %s", error, exc_info=error, extra={"job": self._name})
+        else:
+            self._retries = False
         finally:
             self._saving = None
+            if self._changed:
+                self._schedule()
+
+    async def _write(self) -> None:
+        store = self._disk.store
+        iterations, self._changed = self.unsaved_iterations, False
+        if store is None or (state := await self._state()) is None:
+            return
+        await self._disk.run(f"the snapshot of {self._name}", store.write, self._name, state)
+        self.unsaved_iterations -= iterations
+        self._saved = self._disk.clock()

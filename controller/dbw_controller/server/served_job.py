@@ -3,25 +3,29 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
-from typing import Self, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Self, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, StateDamagedError
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.job import Job
 from dbw_controller.core.reports import Membership, Report
-from dbw_controller.core.state import Name, Real, decode, encode
+from dbw_controller.core.state import Name, decode, encode
 from dbw_controller.server.counters import Statistics
 from dbw_controller.server.recent_reports import RecentReports
 from dbw_controller.server.saver import Disk, Saver
 from dbw_controller.server.watchers import Watcher
+from dbw_runtime.rpc import Call
 
 T = TypeVar("T")
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 MAX_SECONDS_IN_LOOP = 0.002
+# A time of the wall clock that a protobuf Timestamp can hold, until the year 9999.
+WallTime = Annotated[float, Meta(ge=0, lt=253_402_300_800)]
 
 
 class Outcome(Struct, frozen=True):
@@ -42,23 +46,27 @@ class Snapshot(Struct, frozen=True):
 
     name: Name
     owner: Name
-    created: Real
-    updated: Real
+    created: WallTime
+    updated: WallTime
     job: Raw
 
 
 class ServedJob:
-    """A job, its session, and those who save, count and watch it. Times are those of the wall clock."""
+    """A job, its session, and those who save, count and watch it. `wall_clock` is for people, and decides nothing."""
 
-    def __init__(self, name: str, owner: str, job: Job, disk: Disk, created: float, updated: float) -> None:
+    def __init__(
+        self, name: str, owner: str, job: Job, disk: Disk, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self.name, self.owner, self.job = name, owner, job
-        self.created, self.updated = created, updated
+        self.created = self.updated = wall_clock()
         self.decision = job.decision()  # the newest one, also while a thread works on the job
-        self.ended = False  # deleted, or about to be
         self.statistics, self.recent = Statistics(), RecentReports()
         self.watchers: set[Watcher] = set()
+        self.ended = False  # deleted
+        self.streams: dict[Call, str] = {}  # and the session of each
         self.saver = Saver(name, disk, self._state)
-        self._clock = disk.clock
+        self._clock, self._wall_clock = disk.clock, wall_clock
+        self._used = disk.clock()  # when it was last
         self._slow = False  # whether the last decision took long
         self._lock = asyncio.Lock()
         self._nonce, self._sessions = secrets.token_hex(8), 0
@@ -108,9 +116,17 @@ class ServedJob:
 
     def attach(self, membership: Membership, iteration: int | None) -> str:
         """Begin a session of a parameter server that starts or restarts, while nobody else uses the job."""
+        if self.ended:
+            raise JobNotFoundError(self.name)
         self.decision = self.job.begin(membership, iteration)
         self.recent.clear()
         return self.begin_session()
+
+    def end_other_streams(self, session: str) -> None:
+        """End the streams of all sessions but this one, so that those who were replaced learn of it."""
+        for stream, served_session in self.streams.items():
+            if served_session != session:
+                stream.end_waiting(SessionReplacedError(self.name))
 
     def apply_report(self, session: str, report: Report, begin: float) -> Outcome:
         """Give a report that came at `begin` (`time.perf_counter`) to the job, while nobody else uses it."""
@@ -120,6 +136,15 @@ class ServedJob:
         if decision is not None:
             self.decision, self._slow = decision, seconds > MAX_SECONDS_IN_LOOP
         return Outcome(before, decision, seconds)
+
+    def apply_reports(self, session: str, reports: Sequence[Report], begin: float) -> list[Outcome | None]:
+        """Give several reports to the job, oldest first; None for those that it had before the last one."""
+        *earlier, last = reports
+        outcomes = [self.apply_report(session, report, begin) if self._is_new(report) else None for report in earlier]
+        return [*outcomes, self.apply_report(session, last, begin)]
+
+    def _is_new(self, report: Report) -> bool:
+        return report.summary is not None and report.summary.iteration >= self.decision.iteration
 
     def adopt(self, session: str, import_state: Callable[[Job], Decision]) -> None:
         """Replace what the job has learnt, while nobody else uses it."""
@@ -139,23 +164,38 @@ class ServedJob:
 
     def changed(self, iterations: int = 0) -> None:
         """Take note that the job has changed, by some iterations, and have it saved if that is due."""
-        self.updated = self._clock()
+        self._used, self.updated = self._clock(), self._wall_clock()
         self.saver.changed(iterations)
 
-    async def delete(self) -> None:
-        """End the job. If its snapshot cannot be deleted, it stays as it is."""
-        self.ended = True  # no snapshot is written from now on
-        try:
-            await self.saver.delete()
-        except OSError:
-            self.ended = False
-            raise
+    def stream_ended(self, stream: Call) -> None:
+        """A stream of reports is not open any more."""
+        self.streams.pop(stream, None)
+        self._used = self._clock()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long nobody has used the job, as far as this process knows; 0 while a stream of reports is open."""
+        return 0.0 if self.streams else self._clock() - self._used
+
+    async def delete(self, session: str | None = None) -> None:
+        """End the job, in its current session if one is given. If its snapshot cannot be deleted, it stays as it is."""
+        require = partial(self._require_deletable, session)
+        # Once more when the snapshot is deleted: a session that has begun meanwhile keeps the job.
+        await self.saver.delete(require, partial(self.run, require, then=self._end))
+
+    def _require_deletable(self, session: str | None) -> None:
+        if self.ended:
+            raise JobNotFoundError(self.name)
+        if session is not None:
+            self.require_session(session)
+
+    def _end(self, _: None) -> None:
+        self.ended = True
         for watcher in self.watchers:
             watcher.end()
 
     async def _state(self) -> bytes | None:
-        state = await self.run(self.snapshot, in_thread=True)
-        return None if self.ended else state
+        return None if self.ended else await self.run(self.snapshot, in_thread=True)
 
     def snapshot(self) -> bytes:
         """All that must survive, encoded. Sessions do not: a parameter server creates its job again."""
@@ -163,9 +203,13 @@ class ServedJob:
         return encode({**about, "job": self.job.state()})  # encoded once: it may be large
 
     @classmethod
-    def restore(cls, name: str, data: bytes, solver: Solver, disk: Disk) -> Self:
+    def restore(
+        cls, name: str, data: bytes, solver: Solver, disk: Disk, wall_clock: Callable[[], float] = time.time
+    ) -> Self:
         """The job that a snapshot was taken of."""
         state = decode(data, Snapshot)
         if state.name != name:
             raise StateDamagedError(f"it is of the job {state.name!r}")
-        return cls(name, state.owner, Job.restore(bytes(state.job), solver), disk, state.created, state.updated)
+        served = cls(name, state.owner, Job.restore(bytes(state.job), solver), disk, wall_clock)
+        served.created, served.updated = state.created, state.updated
+        return served

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import logging
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,20 +22,22 @@ from dbw_controller.core.reports import Report
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server import failures
 from dbw_controller.server.job_messages import job_message, watch_message
-from dbw_controller.server.jobs import Jobs
+from dbw_controller.server.jobs import Jobs, readable
 from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
+from dbw_controller.server.saver import DISK_SECONDS
 from dbw_controller.server.served_job import Outcome, ServedJob
 from dbw_controller.server.watchers import Watcher, tell_all
 from dbw_controller.wire import messages
+from dbw_controller.wire.messages import AnyReport
 from dbw_controller.wire.state import export_state, import_state, require_known_format
 from dbw_runtime.failure import StatusError
 from dbw_runtime.rpc import Call
 
 log = logging.getLogger(__name__)
-AnyReport = pb.CoordinateRequest | pb.EndIterationRequest | pb.ReportRequest
 PAGE = 100
-# Messages of arrivals in one report. A parameter server needs a few; each costs time, even an empty one.
-MAX_BATCHES = 4096
+# Messages of arrivals in one request, and iterations that precede it. A parameter server needs a few; each costs time,
+# even an empty one.
+MAX_BATCHES, MAX_PRECEDING = 4096, 1024
 
 
 @dataclass(frozen=True)
@@ -103,26 +107,39 @@ class ControllerService:
         except JobNotFoundError:
             spec = messages.spec_from(request.spec, self._default_policy)
             served = self._jobs.create(request.job, call.identity, spec, membership, iteration)
-            session = served.begin_session()
+            response = _creation(request, served, served.begin_session())
         else:
             spec = messages.spec_from(request.spec, served.job.spec.policy)
             if spec != served.job.spec:
                 raise JobDiffersError(served.name, _differences(served.job.spec, spec))
-            session = await served.run(partial(served.attach, membership, iteration))
+
+            def attach() -> pb.CreateJobResponse:  # the answer shows nothing that others do later
+                return _creation(request, served, served.attach(membership, iteration))
+
+            try:
+                response = await served.run(attach, then=lambda created: served.end_other_streams(created.session))
+            except JobNotFoundError:  # it was deleted while this waited for it
+                return await self.create_job(request, call)
         served.changed()
-        return pb.CreateJobResponse(session=session, job=job_message(served, request.include_estimates))
+        return response
 
     async def coordinate(self, call: Call) -> None:
         """Answer a stream of reports."""
-        served = None
-        while (request := await call.read(pb.CoordinateRequest)) is not None:
-            if served is None or request.job != served.name:
-                if served is not None:
+        if (request := await call.read(pb.CoordinateRequest)) is None:
+            return
+        served = self._job(request.job, call)
+        try:
+            while request is not None:
+                if request.job != served.name:
                     raise InvalidValueError("job", request.job, f"{served.name!r}, as in the stream's first request")
-                served = self._job(request.job, call)
-            decision = await self._accept_report(served, request)
-            if decision is not None:
-                await call.write(pb.CoordinateResponse(decision=decision))
+                decision = await self._accept_report(served, request)
+                served.streams[call] = request.session
+                if decision is not None:
+                    await call.write(pb.CoordinateResponse(decision=decision))
+                served.require_session(request.session)  # which may have ended before the stream was seen to wait
+                request = await call.read(pb.CoordinateRequest)
+        finally:
+            served.stream_ended(call)
 
     async def report(self, request: pb.ReportRequest, call: Call) -> pb.ReportResponse:
         """Take in arrivals and membership."""
@@ -138,32 +155,49 @@ class ControllerService:
 
     async def _accept_report(self, served: ServedJob, request: AnyReport) -> DecisionMessage | None:
         begin = time.perf_counter()
-        if request.HasField("membership"):
-            self._require_room(request.membership)
-        if (batches := len(request.arrivals)) > MAX_BATCHES:
-            text = f"a report may have {MAX_BATCHES} messages of arrivals, not {batches}; send several"
-            raise LimitReachedError("arrivals", text)
-        report = messages.report_from(request)
-        if (saving := served.saver.must_wait()) is not None:
-            await asyncio.shield(saving)
-        if served.is_free:
-            outcome = served.apply_report(request.session, report, begin)
-            self._loop.call_soon(self._after_reply, served, request, report, outcome)
-        else:
-            outcome = await served.run(
-                partial(served.apply_report, request.session, report, begin),
-                then=partial(self._after_reply, served, request, report),
-            )
-        if outcome.decision is None:
+        self._require_room_for(request)
+        requests = messages.one_by_one(request)
+        reports = [messages.report_from(part) for part in requests]  # one that makes no sense changes nothing
+        if len(reports) == 1 and served.is_free:
+            outcome: Outcome | None = served.apply_report(request.session, reports[0], begin)
+            self._loop.call_soon(self._after_reply, served, requests, reports, [outcome])
+        else:  # one after the other, with nothing between them
+            apply = partial(served.apply_reports, request.session, reports, begin)
+            then = partial(self._after_reply, served, requests, reports)
+            *_, outcome = await served.run(apply, then, in_thread=len(reports) > 1)
+        if outcome is None or outcome.decision is None:
             return None
         return messages.decision_message(outcome.decision, getattr(request, "include_estimates", False))
 
-    def _after_reply(self, served: ServedJob, request: AnyReport, report: Report, outcome: Outcome) -> None:
+    def _require_room_for(self, request: AnyReport) -> None:
+        if request.HasField("membership"):
+            self._require_room(request.membership)
+        preceding = () if isinstance(request, pb.ReportRequest) else request.preceding
+        if len(preceding) > MAX_PRECEDING:
+            text = f"{MAX_PRECEDING} iterations may precede a summary, not {len(preceding)}; leave the oldest out"
+            raise LimitReachedError("preceding", text)
+        batches = len(request.arrivals) + sum(len(ended.arrivals) for ended in preceding)
+        if batches > MAX_BATCHES:
+            text = f"a report may have {MAX_BATCHES} messages of arrivals, not {batches}; send several"
+            raise LimitReachedError("arrivals", text)
+
+    def _after_reply(
+        self,
+        served: ServedJob,
+        requests: Sequence[AnyReport],
+        reports: Sequence[Report],
+        outcomes: Sequence[Outcome | None],
+    ) -> None:
         """Do what the caller need not wait for: count, show, save, and prepare the job for the next report."""
-        served.record(report, outcome, self._by_worker)
-        if outcome.is_new and served.watchers and not isinstance(request, pb.ReportRequest):
-            tell_all(served.watchers, partial(watch_message, served, request.summary))
-        served.changed(int(outcome.is_new))
+        iterations = 0
+        for request, report, outcome in zip(requests, reports, outcomes, strict=True):
+            if outcome is None:
+                continue
+            served.record(report, outcome, self._by_worker)
+            iterations += outcome.is_new
+            if outcome.is_new and served.watchers and not isinstance(request, pb.ReportRequest):
+                tell_all(served.watchers, partial(watch_message, served, request.summary))
+        served.changed(iterations)
         if served.is_free:  # otherwise the next report, in a thread, does it
             served.job.catch_up()
 
@@ -183,19 +217,22 @@ class ControllerService:
 
     async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
         """Show a job."""
-        return pb.GetJobResponse(job=job_message(self._job(request.job, call)))
+        served = self._job(request.job, call)
+        return pb.GetJobResponse(job=await served.run(partial(job_message, served)))
 
     async def list_jobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
         """List the caller's jobs; a page's token is the last name of the page before."""
         jobs = [job for job in self._jobs.all() if job.owner == call.identity and job.name > request.page_token]
         size = min(request.page_size or PAGE, PAGE)
         token = jobs[size - 1].name if len(jobs) > size else ""
-        return pb.ListJobsResponse(jobs=map(job_message, jobs[:size]), next_page_token=token)
+        shown = [message for _, message in readable(jobs[:size], job_message)]
+        return pb.ListJobsResponse(jobs=shown, next_page_token=token)
 
     async def delete_job(self, request: pb.DeleteJobRequest, call: Call) -> pb.DeleteJobResponse:
         """Delete a job."""
         try:
-            await self._jobs.delete(self._job(request.job, call), "deleted")
+            session = request.session if request.HasField("session") else None
+            await self._jobs.delete(self._job(request.job, call), "deleted", session)
         except JobNotFoundError:
             if not request.allow_missing:
                 raise
@@ -237,7 +274,7 @@ class ControllerService:
         request = await call.read(pb.ImportJobStateRequest)
         if request is None or not request.HasField("header"):
             raise InvalidValueError("header", None, "given in the first request")
-        session, header = request.session, request.header
+        session, header, only_if_newer = request.session, request.header, request.only_if_newer
         served = self._job(request.job, call)
         served.require_session(session)
         require_known_format(header)
@@ -248,11 +285,20 @@ class ControllerService:
         while request is not None and len(data) <= header.total_bytes:
             data += request.data
             request = await call.read(pb.ImportJobStateRequest)
-        adopt = partial(served.adopt, session, lambda job: import_state(job, header, bytes(data)))
-        await served.run(adopt, in_thread=True)
-        served.changed()
-        await served.saver.save()  # what was imported may have taken long to learn
-        return pb.ImportJobStateResponse(job=job_message(served))
+
+        def adopt() -> pb.ImportJobStateResponse:
+            served.adopt(session, lambda job: import_state(job, header, bytes(data), only_if_newer))
+            return pb.ImportJobStateResponse(job=job_message(served))
+
+        response = await served.run(adopt, then=lambda _: served.changed(), in_thread=True)
+        with suppress(TimeoutError):  # it may have taken long to learn, and is saved later if the disk is slow
+            async with asyncio.timeout(DISK_SECONDS):
+                await served.saver.save()
+        return response
+
+
+def _creation(request: pb.CreateJobRequest, served: ServedJob, session: str) -> pb.CreateJobResponse:
+    return pb.CreateJobResponse(session=session, job=job_message(served, request.include_estimates))
 
 
 def _differences(there: JobSpec, asked: JobSpec) -> str:

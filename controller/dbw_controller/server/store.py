@@ -5,11 +5,20 @@ A file begins with a digest of the rest, so that what a failing disk makes of it
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from dbw_controller.core.errors import JobError, NotSupportedError, StateDamagedError, StateFormatUnknownError
-from dbw_runtime.durable import TEMPORARY, atomic_write, flush_folder, lock_folder, set_aside
+from dbw_runtime.durable import (
+    TEMPORARY,
+    FolderError,
+    atomic_write,
+    flush_folder,
+    lock_folder,
+    require_lock,
+    set_aside,
+    unusable,
+)
 
 log = logging.getLogger(__name__)
 MAGIC = b"dbw job\n"
@@ -22,13 +31,17 @@ class SnapshotStore:
     def __init__(self, folder: Path) -> None:
         self._folder, self._lock = folder, lock_folder(folder, "controller")
 
-    def names(self) -> Iterator[str]:
+    def names(self) -> list[str]:
         """The jobs that there are snapshots of. What a killed process left half-written is removed."""
-        for path in sorted(self._folder.iterdir()):
+        try:
+            paths = sorted(self._folder.iterdir())
+        except OSError as error:
+            raise unusable(self._folder, error) from error
+        for path in paths:
             if path.suffix == TEMPORARY:
-                path.unlink()
-            elif path.suffix == SUFFIX:
-                yield path.stem
+                with suppress(OSError):  # the next snapshot replaces it
+                    path.unlink()
+        return [path.stem for path in paths if path.suffix == SUFFIX]
 
     def read(self, name: str) -> bytes:
         """The snapshot of a job; refuses a damaged one."""
@@ -40,20 +53,30 @@ class SnapshotStore:
 
     def write(self, name: str, data: bytes) -> None:
         """Replace the snapshot of a job."""
+        require_lock(self._folder, self._lock)
         with atomic_write(self._path(name)) as file:
             file.write(MAGIC + hashlib.sha256(data).digest())
             file.write(data)
 
     def delete(self, name: str) -> None:
-        """Remove the snapshot of a job, if there is one."""
-        self._path(name).unlink(missing_ok=True)
+        """Remove the snapshot of a job, if there is one, and what a write that failed left of the next one."""
+        require_lock(self._folder, self._lock)
+        path = self._path(name)
+        for file in (path.with_name(path.name + TEMPORARY), path):
+            file.unlink(missing_ok=True)
         flush_folder(self._folder)
 
-    def set_aside(self, name: str, error: JobError | OSError) -> None:
+    def set_aside(self, name: str, error: JobError) -> None:
         """Keep a snapshot that cannot be used for somebody to look at, out of the way of new ones."""
         kinds: dict[type, str] = {StateFormatUnknownError: "newer", NotSupportedError: "unsupported"}
         aside = set_aside(self._path(name), kinds.get(type(error), "damaged"))
         log.error("its snapshot cannot be used and was set aside as %s: %s", aside, error, extra={"job": name})
+
+    def unreadable(self, name: str, error: OSError | MemoryError) -> FolderError:
+        """What to raise where the machine fails to read a snapshot, which may be a good one."""
+        why = str(error) or "there is not enough memory"
+        text = f"the snapshot {self._path(name)} cannot be read: {why}; mend that, or move the file away"
+        return FolderError(f"{text} to have its job start from nothing")
 
     def close(self) -> None:
         """Let another process use the folder."""

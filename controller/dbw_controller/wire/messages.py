@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from enum import Enum
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import EnumDescriptor
@@ -18,6 +20,7 @@ from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 
+AnyReport = controller_pb2.CoordinateRequest | controller_pb2.EndIterationRequest | controller_pb2.ReportRequest
 E = TypeVar("E", bound=Enum)
 # The rules of the contract by the names that policies are registered with here.
 RULES = {name: name for name in ("dbw", "static", "sync", "adasync")} | {"b-dbw": "blind_dbw", "dbw-plus": "dbw_plus"}
@@ -71,10 +74,22 @@ def _within(path: Callable[[str], str]) -> Iterator[None]:
         raise InvalidValueError(path(error.field), error.value, error.rule) from None
 
 
-def report_from(
-    request: controller_pb2.CoordinateRequest | controller_pb2.EndIterationRequest | controller_pb2.ReportRequest,
-) -> Report:
-    """What a parameter server reports."""
+def one_by_one(request: AnyReport) -> list[AnyReport]:
+    """A request as several, each about at most one iteration, oldest first."""
+    if isinstance(request, controller_pb2.ReportRequest) or not request.preceding:
+        return [request]
+    iterations = [*(ended.summary.iteration for ended in request.preceding), request.summary.iteration]
+    if not request.HasField("summary") or any(a >= b for a, b in pairwise(iterations)):
+        raise InvalidValueError("preceding", iterations, "of iterations before the summary's, oldest first")
+    kind, job, session = type(request), request.job, request.session
+    earlier = [kind(job=job, session=session, arrivals=e.arrivals, summary=e.summary) for e in request.preceding]
+    last = deepcopy(request)
+    last.ClearField("preceding")
+    return [*earlier, last]
+
+
+def report_from(request: AnyReport) -> Report:
+    """What a parameter server reports; what precedes it is left to `one_by_one`."""
     summary = None
     if not isinstance(request, controller_pb2.ReportRequest) and request.HasField("summary"):
         summary = summary_from(request.summary)
@@ -118,6 +133,7 @@ def summary_from(message: iteration_pb2.IterationSummary) -> IterationSummary:
         fallback=message.fallback,
         published_seconds=message.published_seconds if has("published_seconds") else None,
         lost_gradients=message.lost_gradients,
+        decision_iteration=message.decision_iteration if has("decision_iteration") else None,
     )
 
 

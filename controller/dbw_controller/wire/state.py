@@ -28,9 +28,14 @@ def require_known_format(header: JobStateHeader) -> None:
         raise StateFormatUnknownError(header.format_version, STATE_VERSION)
 
 
-def import_state(job: Job, header: JobStateHeader, data: bytes) -> Decision:
-    """Replace what a job has learnt; returns its decision since then. A damaged state changes nothing."""
+def import_state(job: Job, header: JobStateHeader, data: bytes, only_if_newer: bool = False) -> Decision:
+    """Replace what a job has learnt; returns its decision since then. A damaged state changes nothing.
+
+    With `only_if_newer` a job that has learnt from as many iterations, or more, stays as it is.
+    """
     require_known_format(header)
     if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
         raise StateDamagedError(f"its {len(data)} bytes are not the {header.total_bytes} that were exported")
+    if only_if_newer and job.learnt_iterations >= header.learnt_iterations:
+        return job.decision()
     return job.adopt(data)

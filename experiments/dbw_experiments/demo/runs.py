@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from dbw_ps.progress import LOSSES
+from dbw_ps.losses import LOSSES
 
 
 @dataclass(frozen=True)

@@ -71,10 +71,13 @@ class Learner:
         loss = self._loss() if _is_due(self._version, self._run.target_every, 1) else None
         accurate = self._accuracy() if _is_due(self._version, self._run.accuracy_every, 1) else None
         exact = self._exact() if _is_due(self._version, self._run.exact_every, 2) else None
+        losses = []
         for worker in workers:
             seed_all(draws_of(self._run.seed, worker, self._version)[0], self._worker.vector.device)
-            self._aggregate.add(self._compute(self._batch(self._choice.indices(worker, self._version))))
-        moments = self._aggregate.finish()
+            gradient = self._compute(self._batch(self._choice.indices(worker, self._version)))
+            self._aggregate.add(gradient)
+            losses.append(gradient.header.loss)
+        moments = self._aggregate.finish()._replace(loss=sum(losses) / len(losses))
         self._optimiser.rate_factor = (len(workers) / self._run.workers) ** self._run.rate_exponent
         rate = self._optimiser.learning_rate  # both before the step, which changes them
         effective = self._optimiser.effective_learning_rate(moments.mean_squared_norm)

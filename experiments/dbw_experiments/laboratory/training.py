@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import torch
 
-from dbw_controller.client import AsyncDbwClient
+from dbw_controller.client import EVERY_DECISION, AsyncDbwClient
 from dbw_controller.core.job import Job
 from dbw_controller.core.spec import SyncMode
 from dbw_experiments.laboratory.cluster import Cluster
@@ -30,6 +30,16 @@ class ControllerLostError(Exception):
     """The controller was not there for a decision."""
 
 
+class PunctualDecider(RemoteDecider):
+    """Regards a decision that is late as none: a training must not depend on how long it took."""
+
+    @property
+    def source(self) -> Source:
+        """Where this iteration's k comes from."""
+        decision = self._job.decision
+        return Source.CONTROLLER if decision and decision.iteration == self._job.iteration else Source.FALLBACK
+
+
 def in_process(run: Run) -> EmbeddedDecider:
     """Decides in this process."""
     spec = spec_of(run.policy, SyncMode(run.sync_mode), run.half_life)
@@ -39,8 +49,8 @@ def in_process(run: Run) -> EmbeddedDecider:
 def over_network(run: Run, target: str) -> RemoteDecider:
     """Asks a controller, which gets a new job for it."""
     spec = spec_message_of(run.policy, SyncMode(run.sync_mode), run.half_life)
-    client = AsyncDbwClient(target, deadline=PATIENCE)
-    return RemoteDecider(client.job(f"laboratory-{uuid4()}", _first_workers(run), spec))
+    client = AsyncDbwClient(target, deadline=PATIENCE, patience_share=EVERY_DECISION)
+    return PunctualDecider(client.job(f"laboratory-{uuid4()}", _first_workers(run), spec))
 
 
 class Place(NamedTuple):

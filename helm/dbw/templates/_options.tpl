@@ -33,6 +33,9 @@ job: {{ .training }}
 model: {{ .model | quote }}
 checkpoint_dir: /var/lib/dbw/checkpoints
 resume: true
+{{- if not .values.persistence.enabled }}
+fresh: true # its checkpoints go with the pod, so that what the controller has learnt says nothing about them
+{{- end }}
 {{- end -}}
 
 {{- define "dbw.options.worker" -}}

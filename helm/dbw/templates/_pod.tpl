@@ -74,7 +74,7 @@ args:
 {{/* Kubernetes cannot ask over TLS itself. */}}
 {{- define "dbw.check" -}}
 {{- if eq .component "worker" -}}
-httpGet: {path: /metrics, port: metrics}
+httpGet: {path: /healthz, port: metrics}
 {{- else if .root.Values.tls.enabled -}}
 exec:
   command:
@@ -97,7 +97,7 @@ startupProbe:
   {{- include "dbw.check" . | nindent 2 }}
   periodSeconds: 10
   failureThreshold: {{ div (add .values.startupSeconds 9) 10 }}
-livenessProbe: # a busy program may be slow to answer: give up after two minutes
+livenessProbe: # a busy program may be slow to answer: it is restarted after two minutes
   {{- include "dbw.check" . | nindent 2 }}
   periodSeconds: 20
   failureThreshold: 6

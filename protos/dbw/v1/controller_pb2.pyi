@@ -47,6 +47,8 @@ class _FindingKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FindingKi
     """Arrivals came from workers that are not alive, or more came than there are workers."""
     FINDING_KIND_INPUT_MISSING: _FindingKind.ValueType  # 9
     """A summary lacks the loss, the learning rate or the moments that the job's policy needs."""
+    FINDING_KIND_DEADLINE_IGNORED: _FindingKind.ValueType  # 10
+    """Iterations go on long after their decision's deadline, though gradients are in."""
 
 class FindingKind(_FindingKind, metaclass=_FindingKindEnumTypeWrapper):
     """What may be wrong with a PS's reports."""
@@ -71,6 +73,8 @@ FINDING_KIND_MEMBERSHIP_OUT_OF_DATE: FindingKind.ValueType  # 8
 """Arrivals came from workers that are not alive, or more came than there are workers."""
 FINDING_KIND_INPUT_MISSING: FindingKind.ValueType  # 9
 """A summary lacks the loss, the learning rate or the moments that the job's policy needs."""
+FINDING_KIND_DEADLINE_IGNORED: FindingKind.ValueType  # 10
+"""Iterations go on long after their decision's deadline, though gradients are in."""
 Global___FindingKind: _TypeAlias = FindingKind  # noqa: Y015
 
 @_typing.final
@@ -168,6 +172,7 @@ class CoordinateRequest(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
     INCLUDE_ESTIMATES_FIELD_NUMBER: _builtins.int
+    PRECEDING_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name; the same in all requests of a stream."""
     session: _builtins.str
@@ -186,6 +191,12 @@ class CoordinateRequest(_message.Message):
     def membership(self) -> _iteration_pb2.Membership:
         """The workers that are alive, if that has changed. Beside a summary: those of the iteration that begins."""
 
+    @_builtins.property
+    def preceding(self) -> _containers.RepeatedCompositeFieldContainer[_iteration_pb2.EndedIteration]:
+        """Iterations that ended before, and were not reported because an earlier request had no answer: oldest first, at most
+        1024. They are taken in before the rest, as if each had been a request; those that are known are passed over.
+        """
+
     def __init__(
         self,
         *,
@@ -195,10 +206,11 @@ class CoordinateRequest(_message.Message):
         summary: _iteration_pb2.IterationSummary | None = ...,
         membership: _iteration_pb2.Membership | None = ...,
         include_estimates: _builtins.bool = ...,
+        preceding: _abc.Iterable[_iteration_pb2.EndedIteration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["membership", b"membership", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "include_estimates", b"include_estimates", "job", b"job", "membership", b"membership", "session", b"session", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "include_estimates", b"include_estimates", "job", b"job", "membership", b"membership", "preceding", b"preceding", "session", b"session", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -297,6 +309,7 @@ class EndIterationRequest(_message.Message):
     SUMMARY_FIELD_NUMBER: _builtins.int
     MEMBERSHIP_FIELD_NUMBER: _builtins.int
     INCLUDE_ESTIMATES_FIELD_NUMBER: _builtins.int
+    PRECEDING_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name."""
     session: _builtins.str
@@ -315,6 +328,10 @@ class EndIterationRequest(_message.Message):
     def membership(self) -> _iteration_pb2.Membership:
         """The workers that are alive in the iteration that begins, if that has changed."""
 
+    @_builtins.property
+    def preceding(self) -> _containers.RepeatedCompositeFieldContainer[_iteration_pb2.EndedIteration]:
+        """Iterations that ended before, as in CoordinateRequest."""
+
     def __init__(
         self,
         *,
@@ -324,10 +341,11 @@ class EndIterationRequest(_message.Message):
         summary: _iteration_pb2.IterationSummary | None = ...,
         membership: _iteration_pb2.Membership | None = ...,
         include_estimates: _builtins.bool = ...,
+        preceding: _abc.Iterable[_iteration_pb2.EndedIteration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["membership", b"membership", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "include_estimates", b"include_estimates", "job", b"job", "membership", b"membership", "session", b"session", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "include_estimates", b"include_estimates", "job", b"job", "membership", b"membership", "preceding", b"preceding", "session", b"session", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -521,21 +539,29 @@ class DeleteJobRequest(_message.Message):
 
     JOB_FIELD_NUMBER: _builtins.int
     ALLOW_MISSING_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name."""
     allow_missing: _builtins.bool
     """Whether it is fine if there is no such job."""
+    session: _builtins.str
+    """The session that CreateJob began, for a PS whose training is over: one that was replaced cannot delete the job of
+    its successor. Unset: the job is deleted whoever uses it, as an operator asks.
+    """
     def __init__(
         self,
         *,
         job: _builtins.str = ...,
         allow_missing: _builtins.bool = ...,
+        session: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_session", b"_session", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_missing", b"allow_missing", "job", b"job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_session", b"_session", "allow_missing", b"allow_missing", "job", b"job", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__session: _TypeAlias = _typing.Literal["session"]  # noqa: Y015
+    _WhichOneofArgType__session: _TypeAlias = _typing.Literal["_session", b"_session"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__session) -> _WhichOneofReturnType__session | None: ...
 
 Global___DeleteJobRequest: _TypeAlias = DeleteJobRequest  # noqa: Y015
 
@@ -768,12 +794,17 @@ class ImportJobStateRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     HEADER_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    ONLY_IF_NEWER_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The name of the job to change; in the first request only."""
     session: _builtins.str
     """The session that CreateJob began; in the first request only."""
     data: _builtins.bytes
     """The next piece, at most 2 MiB."""
+    only_if_newer: _builtins.bool
+    """Whether to leave the job as it is where it has learnt from as many iterations as the state, or more; in the first
+    request only. A PS that resumes from a checkpoint asks for this.
+    """
     @_builtins.property
     def header(self) -> Global___JobStateHeader:
         """The header that was exported; in the first request only."""
@@ -785,10 +816,11 @@ class ImportJobStateRequest(_message.Message):
         session: _builtins.str = ...,
         header: Global___JobStateHeader | None = ...,
         data: _builtins.bytes = ...,
+        only_if_newer: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "job", b"job", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "header", b"header", "job", b"job", "only_if_newer", b"only_if_newer", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -803,7 +835,7 @@ class ImportJobStateResponse(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def job(self) -> _job_pb2.Job:
-        """The job as it is now, with its new decision."""
+        """The job as it is now, with its newest decision."""
 
     def __init__(
         self,

@@ -31,9 +31,10 @@ class ControllerServiceStub:
     A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
     gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
     a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
-    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
-    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
-    request.
+    time goes on with the last decision, says so in its summaries, and takes the answer for the next iteration that begins
+    when it is there. It need not send anything meanwhile: it may report several iterations together as soon as it can, or
+    leave some out. One that has no decision at all goes on with a k of its own. One whose session the controller no
+    longer knows, after a restart, creates its job again and repeats its request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -113,16 +114,18 @@ class ControllerServiceServicer:
     A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
     gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
     a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
-    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
-    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
-    request.
+    time goes on with the last decision, says so in its summaries, and takes the answer for the next iteration that begins
+    when it is there. It need not send anything meanwhile: it may report several iterations together as soon as it can, or
+    leave some out. One that has no decision at all goes on with a k of its own. One whose session the controller no
+    longer knows, after a restart, creates its job again and repeats its request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
     """
 
     def CreateJob(self, request, context):
-        """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end.
+        """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end, and
+        with them their streams.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -286,9 +289,10 @@ class ControllerService:
     A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
     gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
     a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
-    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
-    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
-    request.
+    time goes on with the last decision, says so in its summaries, and takes the answer for the next iteration that begins
+    when it is there. It need not send anything meanwhile: it may report several iterations together as soon as it can, or
+    leave some out. One that has no decision at all goes on with a k of its own. One whose session the controller no
+    longer knows, after a restart, creates its job again and repeats its request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.

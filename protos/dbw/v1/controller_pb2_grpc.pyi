@@ -32,9 +32,10 @@ class ControllerServiceStub:
     A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
     gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
     a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
-    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
-    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
-    request.
+    time goes on with the last decision, says so in its summaries, and takes the answer for the next iteration that begins
+    when it is there. It need not send anything meanwhile: it may report several iterations together as soon as it can, or
+    leave some out. One that has no decision at all goes on with a k of its own. One whose session the controller no
+    longer knows, after a restart, creates its job again and repeats its request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -45,7 +46,9 @@ class ControllerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ControllerServiceAsyncStub: ...
     CreateJob: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CreateJobRequest, _controller_pb2.CreateJobResponse]
-    """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end."""
+    """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end, and
+    with them their streams.
+    """
     Coordinate: _grpc.StreamStreamMultiCallable[_controller_pb2.CoordinateRequest, _controller_pb2.CoordinateResponse]
     """Takes a job's reports and answers each one that has a summary with the decision for the next iteration, in order.
     A stream serves one session. A bad request ends the stream, and only that.
@@ -83,9 +86,10 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
     gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
     a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
-    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
-    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
-    request.
+    time goes on with the last decision, says so in its summaries, and takes the answer for the next iteration that begins
+    when it is there. It need not send anything meanwhile: it may report several iterations together as soon as it can, or
+    leave some out. One that has no decision at all goes on with a k of its own. One whose session the controller no
+    longer knows, after a restart, creates its job again and repeats its request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -93,7 +97,9 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateJob: _aio.UnaryUnaryMultiCallable[_controller_pb2.CreateJobRequest, _controller_pb2.CreateJobResponse]  # type: ignore[assignment]
-    """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end."""
+    """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end, and
+    with them their streams.
+    """
     Coordinate: _aio.StreamStreamMultiCallable[_controller_pb2.CoordinateRequest, _controller_pb2.CoordinateResponse]  # type: ignore[assignment]
     """Takes a job's reports and answers each one that has a summary with the decision for the next iteration, in order.
     A stream serves one session. A bad request ends the stream, and only that.
@@ -130,9 +136,10 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
     A PS creates a job and gets a session and the decision for its first iteration. From then on it reports when
     gradients arrived and, at the end of every iteration, its summary, and gets the decision for the next one; either on
     a stream (Coordinate) or in single calls (Report, EndIteration), which mean the same. A PS that gets no answer in
-    time goes on with a k of its own and says so in its summaries; it may leave out iterations, and continue as soon as
-    it can. One whose session the controller no longer knows, after a restart, creates its job again and repeats its
-    request.
+    time goes on with the last decision, says so in its summaries, and takes the answer for the next iteration that begins
+    when it is there. It need not send anything meanwhile: it may report several iterations together as soon as it can, or
+    leave some out. One that has no decision at all goes on with a k of its own. One whose session the controller no
+    longer knows, after a restart, creates its job again and repeats its request.
 
     Every rpc may be repeated after a failure: nothing counts twice. A request that fails changes nothing. Failures are
     described in error.proto.
@@ -144,7 +151,9 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.CreateJobRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.CreateJobResponse, _abc.Awaitable[_controller_pb2.CreateJobResponse]]:
-        """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end."""
+        """Creates a job, or attaches to the one of the same name, and begins a session. Earlier sessions of the job end, and
+        with them their streams.
+        """
 
     @_abc_1.abstractmethod
     def Coordinate(

@@ -64,6 +64,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the worker's model is not the parameter server's. Start both with the same model."""
     ERROR_REASON_NOT_SUPPORTED: _ErrorReason.ValueType  # 16
     """FAILED_PRECONDITION: this server cannot do it, for want of an installed package or in its synchronisation mode."""
+    ERROR_REASON_DISK_FAILED: _ErrorReason.ValueType  # 17
+    """UNAVAILABLE: the server's disk fails or hangs, so that nothing was changed; google.rpc.RetryInfo says when to try
+    again.
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why an rpc failed, for programs to tell failures apart.
@@ -115,4 +119,8 @@ ERROR_REASON_MODEL_DIFFERS: ErrorReason.ValueType  # 15
 """FAILED_PRECONDITION: the worker's model is not the parameter server's. Start both with the same model."""
 ERROR_REASON_NOT_SUPPORTED: ErrorReason.ValueType  # 16
 """FAILED_PRECONDITION: this server cannot do it, for want of an installed package or in its synchronisation mode."""
+ERROR_REASON_DISK_FAILED: ErrorReason.ValueType  # 17
+"""UNAVAILABLE: the server's disk fails or hangs, so that nothing was changed; google.rpc.RetryInfo says when to try
+again.
+"""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

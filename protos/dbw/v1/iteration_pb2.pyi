@@ -246,6 +246,7 @@ class IterationSummary(_message.Message):
     EFFECTIVE_LEARNING_RATE_FIELD_NUMBER: _builtins.int
     MOMENTS_FIELD_NUMBER: _builtins.int
     LOST_GRADIENTS_FIELD_NUMBER: _builtins.int
+    DECISION_ITERATION_FIELD_NUMBER: _builtins.int
     iteration: _builtins.int
     """The iteration t that ended."""
     k: _builtins.int
@@ -255,7 +256,9 @@ class IterationSummary(_message.Message):
     end_cause: Global___EndCause.ValueType
     """Why it stopped waiting."""
     fallback: _builtins.bool
-    """Whether k was the PS's own choice, because no decision reached it in time."""
+    """Whether k was the PS's own choice, because it had no decision: it never got one, or the controller is gone. Not where
+    a decision for an earlier iteration was in use.
+    """
     published_seconds: _builtins.float
     """When w_t was published, in seconds on the PS's clock: any origin, the same for as long as the PS runs. With it the
     controller knows the job's whole time line, even where summaries were lost. Unset: as soon as iteration t−1 ended.
@@ -278,6 +281,10 @@ class IterationSummary(_message.Message):
     """
     lost_gradients: _builtins.int
     """Gradients of w_t that are known to be lost: rejected, broken off half-way, or of a worker that died computing one."""
+    decision_iteration: _builtins.int
+    """The iteration that the decision in use was for, where it is an earlier one: the decision for this iteration came when
+    it had begun, or later. Unset: the decision for this iteration, or none (`fallback`).
+    """
     @_builtins.property
     def moments(self) -> Global___GradientMoments:
         """Moments of the averaged gradients. Unset: this iteration says nothing about them."""
@@ -297,11 +304,14 @@ class IterationSummary(_message.Message):
         effective_learning_rate: _builtins.float | None = ...,
         moments: Global___GradientMoments | None = ...,
         lost_gradients: _builtins.int = ...,
+        decision_iteration: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_effective_learning_rate", b"_effective_learning_rate", "_learning_rate", b"_learning_rate", "_loss", b"_loss", "_previous_k", b"_previous_k", "_published_seconds", b"_published_seconds", "effective_learning_rate", b"effective_learning_rate", "learning_rate", b"learning_rate", "loss", b"loss", "moments", b"moments", "previous_k", b"previous_k", "published_seconds", b"published_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_decision_iteration", b"_decision_iteration", "_effective_learning_rate", b"_effective_learning_rate", "_learning_rate", b"_learning_rate", "_loss", b"_loss", "_previous_k", b"_previous_k", "_published_seconds", b"_published_seconds", "decision_iteration", b"decision_iteration", "effective_learning_rate", b"effective_learning_rate", "learning_rate", b"learning_rate", "loss", b"loss", "moments", b"moments", "previous_k", b"previous_k", "published_seconds", b"published_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_effective_learning_rate", b"_effective_learning_rate", "_learning_rate", b"_learning_rate", "_loss", b"_loss", "_previous_k", b"_previous_k", "_published_seconds", b"_published_seconds", "duration_seconds", b"duration_seconds", "effective_learning_rate", b"effective_learning_rate", "end_cause", b"end_cause", "fallback", b"fallback", "iteration", b"iteration", "k", b"k", "learning_rate", b"learning_rate", "loss", b"loss", "lost_gradients", b"lost_gradients", "moments", b"moments", "previous_k", b"previous_k", "published_seconds", b"published_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_decision_iteration", b"_decision_iteration", "_effective_learning_rate", b"_effective_learning_rate", "_learning_rate", b"_learning_rate", "_loss", b"_loss", "_previous_k", b"_previous_k", "_published_seconds", b"_published_seconds", "decision_iteration", b"decision_iteration", "duration_seconds", b"duration_seconds", "effective_learning_rate", b"effective_learning_rate", "end_cause", b"end_cause", "fallback", b"fallback", "iteration", b"iteration", "k", b"k", "learning_rate", b"learning_rate", "loss", b"loss", "lost_gradients", b"lost_gradients", "moments", b"moments", "previous_k", b"previous_k", "published_seconds", b"published_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__decision_iteration: _TypeAlias = _typing.Literal["decision_iteration"]  # noqa: Y015
+    _WhichOneofArgType__decision_iteration: _TypeAlias = _typing.Literal["_decision_iteration", b"_decision_iteration"]  # noqa: Y015
     _WhichOneofReturnType__effective_learning_rate: _TypeAlias = _typing.Literal["effective_learning_rate"]  # noqa: Y015
     _WhichOneofArgType__effective_learning_rate: _TypeAlias = _typing.Literal["_effective_learning_rate", b"_effective_learning_rate"]  # noqa: Y015
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
@@ -312,6 +322,8 @@ class IterationSummary(_message.Message):
     _WhichOneofArgType__previous_k: _TypeAlias = _typing.Literal["_previous_k", b"_previous_k"]  # noqa: Y015
     _WhichOneofReturnType__published_seconds: _TypeAlias = _typing.Literal["published_seconds"]  # noqa: Y015
     _WhichOneofArgType__published_seconds: _TypeAlias = _typing.Literal["_published_seconds", b"_published_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__decision_iteration) -> _WhichOneofReturnType__decision_iteration | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__effective_learning_rate) -> _WhichOneofReturnType__effective_learning_rate | None: ...
     @_typing.overload
@@ -324,6 +336,36 @@ class IterationSummary(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__published_seconds) -> _WhichOneofReturnType__published_seconds | None: ...
 
 Global___IterationSummary: _TypeAlias = IterationSummary  # noqa: Y015
+
+@_typing.final
+class EndedIteration(_message.Message):
+    """An iteration that ended, with the arrivals that were not reported before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARRIVALS_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def arrivals(self) -> _containers.RepeatedCompositeFieldContainer[Global___Arrivals]:
+        """Arrivals of this iteration and late ones of earlier iterations, until it ended."""
+
+    @_builtins.property
+    def summary(self) -> Global___IterationSummary:
+        """The iteration."""
+
+    def __init__(
+        self,
+        *,
+        arrivals: _abc.Iterable[Global___Arrivals] | None = ...,
+        summary: Global___IterationSummary | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrivals", b"arrivals", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndedIteration: _TypeAlias = EndedIteration  # noqa: Y015
 
 @_typing.final
 class GradientMoments(_message.Message):

@@ -72,6 +72,8 @@ class _GradientOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Gradi
     """Its size or type is not that of the layout, or pieces are missing."""
     GRADIENT_OUTCOME_NOT_FINITE: _GradientOutcome.ValueType  # 6
     """It has elements, or a loss, that are not finite."""
+    GRADIENT_OUTCOME_OUTLIER: _GradientOutcome.ValueType  # 7
+    """Its norm is far above what gradients usually have."""
 
 class GradientOutcome(_GradientOutcome, metaclass=_GradientOutcomeEnumTypeWrapper):
     """What became of a gradient."""
@@ -90,6 +92,8 @@ GRADIENT_OUTCOME_MALFORMED: GradientOutcome.ValueType  # 5
 """Its size or type is not that of the layout, or pieces are missing."""
 GRADIENT_OUTCOME_NOT_FINITE: GradientOutcome.ValueType  # 6
 """It has elements, or a loss, that are not finite."""
+GRADIENT_OUTCOME_OUTLIER: GradientOutcome.ValueType  # 7
+"""Its norm is far above what gradients usually have."""
 Global___GradientOutcome: _TypeAlias = GradientOutcome  # noqa: Y015
 
 class _TrainingPhase:
@@ -331,18 +335,35 @@ class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SESSION_FIELD_NUMBER: _builtins.int
+    COMPUTING_VERSION_FIELD_NUMBER: _builtins.int
+    COMPUTING_SECONDS_FIELD_NUMBER: _builtins.int
     session: _builtins.str
     """The worker's session."""
+    computing_version: _builtins.int
+    """The version of the parameters that the worker is computing with, data loading included. Unset: it is not computing,
+    or does not say.
+    """
+    computing_seconds: _builtins.float
+    """How long it has been computing with them, in seconds. Unset: as above; such a worker is never stalled."""
     def __init__(
         self,
         *,
         session: _builtins.str = ...,
+        computing_version: _builtins.int | None = ...,
+        computing_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_computing_seconds", b"_computing_seconds", "_computing_version", b"_computing_version", "computing_seconds", b"computing_seconds", "computing_version", b"computing_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_computing_seconds", b"_computing_seconds", "_computing_version", b"_computing_version", "computing_seconds", b"computing_seconds", "computing_version", b"computing_version", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__computing_seconds: _TypeAlias = _typing.Literal["computing_seconds"]  # noqa: Y015
+    _WhichOneofArgType__computing_seconds: _TypeAlias = _typing.Literal["_computing_seconds", b"_computing_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__computing_version: _TypeAlias = _typing.Literal["computing_version"]  # noqa: Y015
+    _WhichOneofArgType__computing_version: _TypeAlias = _typing.Literal["_computing_version", b"_computing_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__computing_seconds) -> _WhichOneofReturnType__computing_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__computing_version) -> _WhichOneofReturnType__computing_version | None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
@@ -746,6 +767,8 @@ class GetStatusResponse(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     CHECKPOINT_ITERATION_FIELD_NUMBER: _builtins.int
     CHECKPOINT_AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    MISSING_WORKERS_FIELD_NUMBER: _builtins.int
+    STALLED_WORKERS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """The job's name."""
     phase: Global___TrainingPhase.ValueType
@@ -759,16 +782,20 @@ class GetStatusResponse(_message.Message):
     decision_source: Global___DecisionSource.ValueType
     """Where that k comes from."""
     live_workers: _builtins.int
-    """How many workers are alive."""
+    """How many workers are alive, without those that are stalled."""
     loss: _builtins.float
     """Mean loss of the last iteration."""
     checkpoint_iteration: _builtins.int
     """The iteration of the newest checkpoint. Unset: there is none."""
     checkpoint_age_seconds: _builtins.float
     """How old that checkpoint is, in seconds. Unset: there is none."""
+    missing_workers: _builtins.int
+    """How many more workers the training waits for before it begins or goes on. 0 while it trains."""
+    stalled_workers: _builtins.int
+    """How many workers are stalled."""
     @_builtins.property
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
-        """The workers, alive or given up, where asked for."""
+        """All workers that have ever joined, where asked for."""
 
     def __init__(
         self,
@@ -784,10 +811,12 @@ class GetStatusResponse(_message.Message):
         workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
         checkpoint_iteration: _builtins.int | None = ...,
         checkpoint_age_seconds: _builtins.float | None = ...,
+        missing_workers: _builtins.int = ...,
+        stalled_workers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_age_seconds", b"_checkpoint_age_seconds", "_checkpoint_iteration", b"_checkpoint_iteration", "_loss", b"_loss", "checkpoint_age_seconds", b"checkpoint_age_seconds", "checkpoint_iteration", b"checkpoint_iteration", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_age_seconds", b"_checkpoint_age_seconds", "_checkpoint_iteration", b"_checkpoint_iteration", "_loss", b"_loss", "checkpoint_age_seconds", b"checkpoint_age_seconds", "checkpoint_iteration", b"checkpoint_iteration", "decision_source", b"decision_source", "iteration", b"iteration", "job", b"job", "k", b"k", "live_workers", b"live_workers", "loss", b"loss", "phase", b"phase", "sync_mode", b"sync_mode", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_checkpoint_age_seconds", b"_checkpoint_age_seconds", "_checkpoint_iteration", b"_checkpoint_iteration", "_loss", b"_loss", "checkpoint_age_seconds", b"checkpoint_age_seconds", "checkpoint_iteration", b"checkpoint_iteration", "decision_source", b"decision_source", "iteration", b"iteration", "job", b"job", "k", b"k", "live_workers", b"live_workers", "loss", b"loss", "missing_workers", b"missing_workers", "phase", b"phase", "stalled_workers", b"stalled_workers", "sync_mode", b"sync_mode", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__checkpoint_age_seconds: _TypeAlias = _typing.Literal["checkpoint_age_seconds"]  # noqa: Y015
     _WhichOneofArgType__checkpoint_age_seconds: _TypeAlias = _typing.Literal["_checkpoint_age_seconds", b"_checkpoint_age_seconds"]  # noqa: Y015
@@ -818,22 +847,28 @@ class WorkerStatus(_message.Message):
     USED_GRADIENTS_FIELD_NUMBER: _builtins.int
     LATE_GRADIENTS_FIELD_NUMBER: _builtins.int
     LOST_GRADIENTS_FIELD_NUMBER: _builtins.int
+    COMPUTING_SECONDS_FIELD_NUMBER: _builtins.int
+    STALLED_FIELD_NUMBER: _builtins.int
     worker: _builtins.int
     """The worker's number."""
     worker_id: _builtins.str
     """The worker's id."""
     live: _builtins.bool
-    """Whether it is alive."""
+    """Whether it is alive, and not stalled."""
     version: _builtins.int
     """The version of the parameters that were sent to it last. Unset: none were."""
     silent_seconds: _builtins.float
-    """Since when nothing was heard of it, in seconds."""
+    """How long ago its last message came, in seconds."""
     used_gradients: _builtins.int
     """How many of its gradients were used."""
     late_gradients: _builtins.int
     """How many of its gradients were late, notices included."""
     lost_gradients: _builtins.int
     """How many of its gradients were rejected or broken off."""
+    computing_seconds: _builtins.float
+    """How long it has been computing its present gradient, in seconds. Unset: it is not computing, or does not say."""
+    stalled: _builtins.bool
+    """Whether that takes so long that no iteration waits for it."""
     def __init__(
         self,
         *,
@@ -845,13 +880,20 @@ class WorkerStatus(_message.Message):
         used_gradients: _builtins.int = ...,
         late_gradients: _builtins.int = ...,
         lost_gradients: _builtins.int = ...,
+        computing_seconds: _builtins.float | None = ...,
+        stalled: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_computing_seconds", b"_computing_seconds", "_version", b"_version", "computing_seconds", b"computing_seconds", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_version", b"_version", "late_gradients", b"late_gradients", "live", b"live", "lost_gradients", b"lost_gradients", "silent_seconds", b"silent_seconds", "used_gradients", b"used_gradients", "version", b"version", "worker", b"worker", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_computing_seconds", b"_computing_seconds", "_version", b"_version", "computing_seconds", b"computing_seconds", "late_gradients", b"late_gradients", "live", b"live", "lost_gradients", b"lost_gradients", "silent_seconds", b"silent_seconds", "stalled", b"stalled", "used_gradients", b"used_gradients", "version", b"version", "worker", b"worker", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__computing_seconds: _TypeAlias = _typing.Literal["computing_seconds"]  # noqa: Y015
+    _WhichOneofArgType__computing_seconds: _TypeAlias = _typing.Literal["_computing_seconds", b"_computing_seconds"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__computing_seconds) -> _WhichOneofReturnType__computing_seconds | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
 Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015

@@ -123,8 +123,10 @@ class ParameterServerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
-        time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+        """Says that the worker is alive, and how long it has been computing. A worker that sends nothing, by this or any other
+        rpc, for longer than the PS's time-out times out; the interval that Join tells leaves room for a few lost heartbeats.
+        One whose computation takes far longer than its earlier ones is stalled: its session goes on, but no iteration waits
+        for it until it sends a gradient, a notice, or a heartbeat about another computation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,7 +155,10 @@ class ParameterServerServiceServicer:
 
         The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
         initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
-        it sends the pieces. One that does not wait is held back by flow control.
+        it sends the pieces. One that does not wait is held back by flow control. Only the first piece may be empty.
+
+        A gradient that breaks off, or takes far longer than those of others, ends the worker's session: what waits in it is
+        answered with SESSION_NOT_FOUND, and a worker that joins again gets the parameters again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,8 +54,10 @@ class ParameterServerServiceStub:
     Leave: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.HeartbeatRequest, _parameter_server_pb2.HeartbeatResponse]
-    """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
-    time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+    """Says that the worker is alive, and how long it has been computing. A worker that sends nothing, by this or any other
+    rpc, for longer than the PS's time-out times out; the interval that Join tells leaves room for a few lost heartbeats.
+    One whose computation takes far longer than its earlier ones is stalled: its session goes on, but no iteration waits
+    for it until it sends a gradient, a notice, or a heartbeat about another computation.
     """
     Subscribe: _grpc.UnaryStreamMultiCallable[_parameter_server_pb2.SubscribeRequest, _parameter_server_pb2.SubscribeResponse]
     """Push modes: sends the newest parameters whenever there are newer ones, leaving out versions that were replaced
@@ -72,7 +74,10 @@ class ParameterServerServiceStub:
 
     The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
     initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
-    it sends the pieces. One that does not wait is held back by flow control.
+    it sends the pieces. One that does not wait is held back by flow control. Only the first piece may be empty.
+
+    A gradient that breaks off, or takes far longer than those of others, ends the worker's session: what waits in it is
+    answered with SESSION_NOT_FOUND, and a worker that joins again gets the parameters again.
     """
     NotifyCompletion: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.NotifyCompletionRequest, _parameter_server_pb2.NotifyCompletionResponse]
     """Takes notice of a gradient that was not pushed, because it was too late or interrupted."""
@@ -105,8 +110,10 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     Leave: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]  # type: ignore[assignment]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.HeartbeatRequest, _parameter_server_pb2.HeartbeatResponse]  # type: ignore[assignment]
-    """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
-    time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+    """Says that the worker is alive, and how long it has been computing. A worker that sends nothing, by this or any other
+    rpc, for longer than the PS's time-out times out; the interval that Join tells leaves room for a few lost heartbeats.
+    One whose computation takes far longer than its earlier ones is stalled: its session goes on, but no iteration waits
+    for it until it sends a gradient, a notice, or a heartbeat about another computation.
     """
     Subscribe: _aio.UnaryStreamMultiCallable[_parameter_server_pb2.SubscribeRequest, _parameter_server_pb2.SubscribeResponse]  # type: ignore[assignment]
     """Push modes: sends the newest parameters whenever there are newer ones, leaving out versions that were replaced
@@ -123,7 +130,10 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
 
     The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
     initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
-    it sends the pieces. One that does not wait is held back by flow control.
+    it sends the pieces. One that does not wait is held back by flow control. Only the first piece may be empty.
+
+    A gradient that breaks off, or takes far longer than those of others, ends the worker's session: what waits in it is
+    answered with SESSION_NOT_FOUND, and a worker that joins again gets the parameters again.
     """
     NotifyCompletion: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.NotifyCompletionRequest, _parameter_server_pb2.NotifyCompletionResponse]  # type: ignore[assignment]
     """Takes notice of a gradient that was not pushed, because it was too late or interrupted."""
@@ -171,8 +181,10 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _parameter_server_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.HeartbeatResponse, _abc.Awaitable[_parameter_server_pb2.HeartbeatResponse]]:
-        """Says that the worker is alive. One of which nothing is heard, by this or any other rpc, for longer than the PS's
-        time-out is given up; the interval that Join tells leaves room for a few lost heartbeats.
+        """Says that the worker is alive, and how long it has been computing. A worker that sends nothing, by this or any other
+        rpc, for longer than the PS's time-out times out; the interval that Join tells leaves room for a few lost heartbeats.
+        One whose computation takes far longer than its earlier ones is stalled: its session goes on, but no iteration waits
+        for it until it sends a gradient, a notice, or a heartbeat about another computation.
         """
 
     @_abc_1.abstractmethod
@@ -207,7 +219,10 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
 
         The PS receives a few long gradients at a time. When it is a worker's turn, it sends its response headers (gRPC's
         initial metadata): a worker sends the header of a gradient of more than one piece alone, and waits for these before
-        it sends the pieces. One that does not wait is held back by flow control.
+        it sends the pieces. One that does not wait is held back by flow control. Only the first piece may be empty.
+
+        A gradient that breaks off, or takes far longer than those of others, ends the worker's session: what waits in it is
+        answered with SESSION_NOT_FOUND, and a worker that joins again gets the parameters again.
         """
 
     @_abc_1.abstractmethod

@@ -270,6 +270,17 @@ def late_arrivals_are_ignored() -> Spoil:
     return spoil
 
 
+def preceding_iterations_are_ignored() -> Spoil:
+    def spoil(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        if rpc != "EndIteration":
+            return forward(requests)
+        ended = pb.EndIterationRequest.FromString(next(requests))
+        ended.ClearField("preceding")
+        return forward(iter([ended.SerializeToString()]))
+
+    return spoil
+
+
 def a_damaged_export() -> Spoil:
     def damage(_request: Any, answer: Any) -> None:
         answer.data = answer.data[:-1] + b"?"
@@ -297,6 +308,7 @@ REFUSALS = {
     "decision-not-found",
     "delete-job",
     "delete-missing-job",
+    "delete-with-session",
     "go-back",
     "invalid-job",
     "invalid-report",
@@ -321,6 +333,7 @@ BROKEN: list[tuple[Callable[[], Spoil], set[str]]] = [
     (jobs_in_any_order, {"list-jobs"}),
     (a_list_without_end, {"list-jobs"}),
     (late_arrivals_are_ignored, {"late-arrivals"}),
+    (preceding_iterations_are_ignored, {"preceding-iterations"}),
     (a_damaged_export, {"export-state", "import-state"}),
     (watchers_see_no_summary, {"watch-job"}),
     (sick, {"health"}),

@@ -20,7 +20,7 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis import FindingKind
-from dbw_controller.core.policies import Dbw, Policy, Static
+from dbw_controller.core.policies import DbwPlus, Static
 from dbw_controller.core.reports import IterationSummary, Report
 from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
 from dbw_controller.wire import messages
@@ -29,6 +29,7 @@ from tests.proxy import Forward, proxied
 from tests.servers import PATIENCE, Controller
 from tests.unit.controller.core.diagnosis.server import Change, Server, changed_arrivals, changed_summary, told
 from tests.unit.controller.core.diagnosis.test_clock import scaled
+from tests.unit.controller.core.diagnosis.test_deadlines import hanging
 from tests.unit.controller.core.diagnosis.test_late import only_in_time
 from tests.unit.controller.core.diagnosis.test_summaries import moments_of
 
@@ -50,14 +51,15 @@ class RemoteServer(Server):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        spec = JobSpec(policy=messages.spec_message(self.job.spec).policy)
+        spec = JobSpec(policy=messages.spec_message(self.job.spec).policy, k_min=self.k_min)
         membership = messages.membership_message(self.membership())
         request = pb.CreateJobRequest(job=self.name, spec=spec, membership=membership, iteration=0)
         self.session = self.stub.CreateJob(request).session
 
     def send(self, report: Report) -> Decision:
         answer = self.stub.EndIteration(request_of(self.name, self.session, self.change(report))).decision
-        return replace(self.answer, iteration=answer.iteration, k=answer.k)
+        deadline = answer.deadline_seconds if answer.HasField("deadline_seconds") else None
+        return replace(self.answer, iteration=answer.iteration, k=answer.k, deadline_seconds=deadline)
 
 
 def request_of(job: str, session: str, report: Report) -> pb.EndIterationRequest:
@@ -73,7 +75,8 @@ def request_of(job: str, session: str, report: Report) -> pb.EndIterationRequest
 def summary_of(summary: IterationSummary) -> iteration_pb2.IterationSummary:
     told, moments = structs.asdict(summary), summary.moments
     wanted = ("iteration", "k", "duration_seconds", "published_seconds", "loss", "learning_rate")
-    message = iteration_pb2.IterationSummary(**{name: told[name] for name in wanted})
+    cause = iteration_pb2.EndCause.Value(f"END_CAUSE_{summary.end_cause.name}")
+    message = iteration_pb2.IterationSummary(**{name: told[name] for name in wanted}, end_cause=cause)
     if moments is not None and moments.sum_squared_norms is not None:
         message.moments.mean_squared_norm = moments.mean_squared_norm
         message.moments.sum_squared_norms = moments.sum_squared_norms
@@ -107,22 +110,31 @@ MISTAKES: dict[FindingKind, Change] = {
     FindingKind.MOMENTS_IMPOSSIBLE: moments_of(lambda k, mean: k * k * mean, lambda squares: squares),
     FindingKind.LOSS_IS_A_SUM: changed_summary(lambda s: {"loss": s.k * (s.loss or 0.0)}),
     FindingKind.K_NOT_RESPECTED: one_gradient_fewer,
+    FindingKind.DEADLINE_IGNORED: lambda report: report,
     FindingKind.ARRIVALS_INCONSISTENT: changed_arrivals(lambda a: replace(a, seconds=a.seconds[::-1])),
     FindingKind.INPUT_MISSING: told(learning_rate=None),
     FindingKind.LATE_ARRIVALS_MISSING: only_in_time,
     FindingKind.MEMBERSHIP_OUT_OF_DATE: changed_arrivals(lambda a: replace(a, workers=3 + np.asarray(a.workers))),
     FindingKind.TIMES_NOT_SECONDS: scaled(1000.0),
 }
-# These need iterations of several gradients; the others are found whatever is decided.
-POLICIES: dict[FindingKind, Policy] = {
-    kind: Static(4)
-    for kind in (FindingKind.MOMENTS_IMPOSSIBLE, FindingKind.K_NOT_RESPECTED, FindingKind.ARRIVALS_INCONSISTENT)
+# The first three need iterations of several gradients, and a deadline is one of dbw-plus; the others are found whatever
+# is decided.
+SETTINGS: dict[FindingKind, dict[str, Any]] = {
+    FindingKind.MOMENTS_IMPOSSIBLE: {"policy": Static(4)},
+    FindingKind.K_NOT_RESPECTED: {"policy": Static(4)},
+    FindingKind.ARRIVALS_INCONSISTENT: {"policy": Static(4)},
+    FindingKind.DEADLINE_IGNORED: {
+        "policy": DbwPlus(),
+        "k_min": 4,
+        "round_trips": hanging(),
+        "respects_deadlines": False,
+    },
 }
 
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_a_mistake_is_named_and_no_other(server: Controller, stub: ControllerServiceStub, kind: FindingKind) -> None:
-    RemoteServer(stub=stub, change=MISTAKES[kind], policy=POLICIES.get(kind, Dbw())).run(125)
+    RemoteServer(stub=stub, change=MISTAKES[kind], **SETTINGS.get(kind, {})).run(125)
     done = doctor(server.target, "resnet")
     assert findings(done.stdout) == [kind.name], done.stdout + done.stderr
     assert done.returncode == 1

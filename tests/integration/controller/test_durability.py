@@ -13,12 +13,16 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Membership
 from dbw_controller.server.store import MAGIC, SnapshotStore
 from tests.reports import create, failure, train, whole_iteration
-from tests.servers import Controller, controller, wait_until
-from tests.states import changed
+from tests.servers import Controller, begun, controller, wait_until
+from tests.states import Change, changed
 
 
 def learnt_iterations(stub: ControllerServiceStub, job: str = "resnet") -> int:
     return stub.GetJob(pb.GetJobRequest(job=job)).job.learnt_iterations
+
+
+def metric(server: Controller, name: str) -> float:
+    return next(float(line.split()[-1]) for line in server.metrics().splitlines() if line.startswith(f"{name} "))
 
 
 def attach(stub: ControllerServiceStub, job: str) -> str:
@@ -70,17 +74,17 @@ def test_what_is_reported_between_iterations_is_not_lost_either(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_controller_that_is_killed_loses_at_most_as_many_iterations_as_configured(tmp_path: Path, seed: int) -> None:
+def test_a_controller_that_is_killed_loses_at_most_what_it_said_was_not_saved(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    iteration = learnt = 0
+    iteration = learnt = unsaved = 0
     for _ in range(3):
         with controller("--state-dir", str(tmp_path), "--save-iterations", "10") as server:
             with server.stub() as stub:
                 session = attach(stub, "resnet")
-                assert learnt - 10 <= learnt_iterations(stub) <= learnt
+                assert learnt - unsaved <= learnt_iterations(stub) <= learnt
                 until = iteration + rng.randrange(5, 60)
                 train(stub, "resnet", session, range(iteration, until))
-                iteration, learnt = until, learnt_iterations(stub)
+                iteration, learnt, unsaved = until, learnt_iterations(stub), server.unsaved_iterations("resnet")
             server.kill()
 
 
@@ -90,7 +94,7 @@ def test_a_killed_controller_goes_on_as_if_it_had_never_died(tmp_path: Path) -> 
             expected = train(stub, "resnet", create(stub), range(30))
             session = create(stub, "other")
             before = train(stub, "other", session, range(15))
-            wait_until(lambda: 'dbw_unsaved_iterations{dbw_job="other"} 0.0' in server.metrics())
+            wait_until(lambda: server.unsaved_iterations("other") == 0)
         server.kill()
     with controller("--state-dir", str(tmp_path)) as server, server.stub() as stub:
         session = attach(stub, "other")
@@ -138,8 +142,8 @@ def empty(snapshot: Path) -> None:
     snapshot.write_bytes(b"")
 
 
-def rewrite(snapshot: Path, **changes: object) -> None:
-    state = changed(snapshot.read_bytes()[len(MAGIC) + 32 :], lambda record: record["job"].update(changes))
+def rewrite(snapshot: Path, change: Change) -> None:
+    state = changed(snapshot.read_bytes()[len(MAGIC) + 32 :], change)
     snapshot.unlink()
     shutil.rmtree(snapshot.parent / "scratch", ignore_errors=True)
     store = SnapshotStore(snapshot.parent / "scratch")
@@ -149,16 +153,27 @@ def rewrite(snapshot: Path, **changes: object) -> None:
 
 
 def newer(snapshot: Path) -> None:
-    rewrite(snapshot, version=99)
+    rewrite(snapshot, lambda record: record["job"].update(version=99))
 
 
 def senseless(snapshot: Path) -> None:
-    rewrite(snapshot, iteration="many")
+    rewrite(snapshot, lambda record: record["job"].update(iteration="many"))
+
+
+def in_the_far_future(snapshot: Path) -> None:
+    rewrite(snapshot, lambda record: record.update(created=1e300))
 
 
 @pytest.mark.parametrize(
     ("spoil", "kind"),
-    [(cut_short, "damaged"), (flip_a_bit, "damaged"), (empty, "damaged"), (senseless, "damaged"), (newer, "newer")],
+    [
+        (cut_short, "damaged"),
+        (flip_a_bit, "damaged"),
+        (empty, "damaged"),
+        (senseless, "damaged"),
+        (in_the_far_future, "damaged"),
+        (newer, "newer"),
+    ],
 )
 def test_a_snapshot_that_cannot_be_used_is_set_aside_and_stops_no_other(
     folder: Path, spoil: Callable[[Path], None], kind: str
@@ -181,6 +196,71 @@ def test_what_a_killed_write_left_behind_is_no_snapshot(folder: Path) -> None:
     with controller("--state-dir", str(folder)) as server, server.stub() as stub:
         assert learnt_iterations(stub) == 20
         assert not (folder / "resnet.tmp").exists()
+
+
+def test_a_good_snapshot_that_cannot_be_read_stops_the_start(folder: Path) -> None:
+    snapshot = folder / "resnet.job"
+    snapshot.rename(folder / "kept")
+    snapshot.symlink_to(snapshot)  # too many levels of symbolic links: nobody can read that, root neither
+    with begun(Controller("--state-dir", str(folder))) as server:
+        assert server.wait() == 1
+    assert f"the snapshot {snapshot} cannot be read" in "".join(server.other_output)
+    assert snapshot.is_symlink()
+    (folder / "kept").rename(snapshot)
+    with controller("--state-dir", str(folder)) as server, server.stub() as stub:
+        assert learnt_iterations(stub) == 20
+
+
+@pytest.fixture
+def lost_folder(tmp_path: Path) -> Iterator[Controller]:
+    """A controller whose folder has been removed, after a job was saved there."""
+    folder = tmp_path / "state"
+    with controller("--state-dir", str(folder), "--save-iterations", "2") as server:
+        with server.stub() as stub:
+            train(stub, "resnet", create(stub), range(20))
+            wait_until(lambda: server.unsaved_iterations("resnet") == 0)
+        shutil.rmtree(folder)
+        yield server
+
+
+def test_a_folder_that_is_gone_does_not_stop_decisions_and_is_told(lost_folder: Controller) -> None:
+    with lost_folder.stub() as stub:
+        assert len(train(stub, "other", create(stub, "other"), range(20))) == 20
+        lost_folder.wait_for_log("its snapshot cannot be written", job="other")
+        assert metric(lost_folder, "dbw_snapshot_failures_total") > 0
+        with pytest.raises(grpc.RpcError) as error:
+            stub.DeleteJob(pb.DeleteJobRequest(job="resnet"))
+        assert failure(error.value)[:2] == (grpc.StatusCode.UNAVAILABLE, "DISK_FAILED")
+        assert learnt_iterations(stub) == 20, "a request that fails changes nothing"
+
+
+def test_what_is_imported_while_the_disk_fails_is_learnt_and_saved_later(lost_folder: Controller) -> None:
+    with lost_folder.stub() as stub:
+        (piece,) = stub.ExportJobState(pb.ExportJobStateRequest(job="resnet"))
+        session = create(stub, "pupil")
+        request = pb.ImportJobStateRequest(job="pupil", session=session, header=piece.header, data=piece.data)
+        assert stub.ImportJobState(iter([request])).job.learnt_iterations == 20
+        lost_folder.wait_for_log("its snapshot cannot be written", job="pupil")
+
+
+def test_a_controller_that_cannot_save_says_so_when_it_is_stopped(lost_folder: Controller) -> None:
+    with lost_folder.stub() as stub:
+        create(stub, "other")
+    assert lost_folder.stop() == 1
+    assert "other" in lost_folder.wait_for_log("stopped, but not all is saved")["message"]
+
+
+def test_a_folder_that_was_made_again_is_used_by_one_controller(lost_folder: Controller, tmp_path: Path) -> None:
+    with controller("--state-dir", str(tmp_path / "state")) as second, second.stub() as newer:
+        create(newer)
+        with lost_folder.stub() as older:
+            train(older, "resnet", attach(older, "resnet"), range(20, 40))
+        line = lost_folder.wait_for_log("its snapshot cannot be written", job="resnet", level="error")
+        assert "was removed or replaced" in line["message"]
+        assert lost_folder.stop() == 1
+        assert second.stop() == 0
+    with controller("--state-dir", str(tmp_path / "state")) as third, third.stub() as stub:
+        assert learnt_iterations(stub) == 0, "as the second controller saved it"
 
 
 @pytest.fixture

@@ -19,13 +19,14 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
-from dbw.v1.iteration_pb2 import Arrivals, Decision, Membership
+from dbw.v1.iteration_pb2 import Arrivals, Decision, EndedIteration, Membership
 from dbw.v1.job_pb2 import CustomPolicy, JobSpec, Policy
 from dbw_controller.core import spec
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership as LiveWorkers
 from dbw_controller.wire import messages
+from dbw_runtime.failure import reason_of
 from dbw_runtime.health import MOST_WATCHERS
 from tests.reports import create, failure, summary, train, whole_iteration
 from tests.servers import PATIENCE, Controller, controller, wait_until
@@ -258,6 +259,30 @@ def test_a_report_has_not_more_messages_of_arrivals_than_allowed(stub: Controlle
     with pytest.raises(grpc.RpcError) as caught:
         stub.Report(pb.ReportRequest(job=job, session=session, arrivals=[Arrivals()] * 5000))
     assert_limit(caught.value, "arrivals")
+
+
+def test_a_summary_does_not_follow_more_iterations_than_allowed(stub: ControllerServiceStub, job: str) -> None:
+    session = create(stub, job)
+    last, others = summary(5000), [EndedIteration(summary=summary(i)) for i in range(1025)]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.EndIteration(pb.EndIterationRequest(job=job, session=session, summary=last, preceding=others))
+    assert_limit(caught.value, "preceding")
+    batches = [EndedIteration(summary=summary(i), arrivals=[Arrivals()] * 1000) for i in range(5)]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.EndIteration(pb.EndIterationRequest(job=job, session=session, summary=last, preceding=batches))
+    assert_limit(caught.value, "arrivals")
+
+
+@pytest.mark.parametrize("iterations", [(1, 1), (2, 1), (1, 7), (1, 8)])
+def test_iterations_that_are_not_in_order_are_refused_and_change_nothing(
+    stub: ControllerServiceStub, job: str, iterations: tuple[int, int]
+) -> None:
+    session = create(stub, job)
+    preceding = [EndedIteration(summary=summary(i)) for i in iterations]
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.EndIteration(pb.EndIterationRequest(job=job, session=session, summary=summary(7), preceding=preceding))
+    assert reason_of(caught.value) == "INVALID_VALUE"
+    assert stub.GetJob(pb.GetJobRequest(job=job)).job.decision.iteration == 0
 
 
 def test_a_state_is_not_larger_than_allowed(stub: ControllerServiceStub, job: str) -> None:

@@ -99,12 +99,20 @@ def torn(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
     return [pieces.encode(header, 0, content[:7]), pieces.encode(None, 7, content[7:])]
 
 
+def with_an_empty_piece(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
+    return [rogue.half(version, vector), pieces.encode(None, len(vector) // 2 * 4, memoryview(b""))]
+
+
 def ended_early(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
     return [rogue.half(version, vector)]
 
 
 def without_data(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
     return [pieces.encode(rogue.header(version, vector).SerializeToString(), 0, memoryview(b""))]
+
+
+def garbage_in_the_middle(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
+    return [rogue.half(version, vector), b"\xff" * 100]
 
 
 REJECTED = {
@@ -121,8 +129,8 @@ REJECTED = {
     "pieces are out of order": (out_of_order, pb.GRADIENT_OUTCOME_MALFORMED),
     "there is more than the header says": (too_long, pb.GRADIENT_OUTCOME_MALFORMED),
     "a piece ends within an element": (torn, pb.GRADIENT_OUTCOME_MALFORMED),
-    "the stream ends half-way": (ended_early, pb.GRADIENT_OUTCOME_MALFORMED),
-    "there is nothing but a header": (without_data, pb.GRADIENT_OUTCOME_MALFORMED),
+    "a piece in the middle is empty": (with_an_empty_piece, pb.GRADIENT_OUTCOME_MALFORMED),
+    "an element is finite and absurd": (spoilt(3, 1e25), pb.GRADIENT_OUTCOME_OUTLIER),
 }
 
 
@@ -140,6 +148,36 @@ def test_a_gradient_that_makes_no_sense_is_rejected_and_the_iteration_does_witho
     assert response.message
     rogue.leave()
     training.go_on(version)
+
+
+LOST = {
+    "the stream ends half-way": (ended_early, grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND"),
+    "there is nothing but a header": (without_data, grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND"),
+    "garbage in the middle": (garbage_in_the_middle, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE"),
+}
+
+
+@pytest.mark.parametrize(("messages_of", "code", "reason"), LOST.values(), ids=LOST)
+def test_a_worker_whose_gradient_breaks_off_joins_again_and_is_waited_for(
+    training: Training,
+    rogue: Rogue,
+    messages_of: Callable[[Rogue, int, Tensor], list[bytes]],
+    code: grpc.StatusCode,
+    reason: str,
+) -> None:
+    version = rogue.wait_until_expected(workers=3)
+    with pytest.raises(grpc.RpcError) as caught:
+        rogue.push(*messages_of(rogue, version, training.gradient(version, rogue.number)))
+    assert failure(caught.value)[:2] == (code, reason)
+    with pytest.raises(grpc.RpcError) as caught:
+        _ = rogue.version
+    assert failure(caught.value)[1] == "SESSION_NOT_FOUND"
+    training.go_on(version)
+    rogue.rejoin()
+    version = rogue.wait_until_expected(workers=3)
+    assert rogue.push_gradient(version, training.gradient(version, rogue.number)).outcome == pb.GRADIENT_OUTCOME_USED
+    rogue.leave()
+    training.go_on(version, rogue.number)
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
@@ -216,9 +254,7 @@ def test_a_gradient_that_is_broken_off_half_way_leaves_no_trace(training: Traini
     wait_until(lambda: "dbw_ps_staged_gradients 1.0" in training.server.metrics())
     assert rogue.version == version
     push.cancel()
-    wait_until(lambda: rogue.version > version)  # without a time-out: nothing more can come
-    rogue.leave()
-    training.go_on(version)
+    training.go_on(version)  # without a time-out: nothing more can come
     wait_until(lambda: "dbw_ps_staged_gradients 0.0" in training.server.metrics())
 
 
@@ -274,17 +310,6 @@ def test_what_is_no_gradient_is_refused(training: Training, rogue: Rogue, sent: 
     assert rogue.push_gradient(version, vector).outcome == pb.GRADIENT_OUTCOME_USED
     rogue.leave()
     training.go_on(version, rogue.number)
-
-
-def test_garbage_in_the_middle_of_a_gradient_leaves_no_trace(training: Training, rogue: Rogue) -> None:
-    version = rogue.wait_until_expected(workers=3)
-    vector = training.gradient(version, rogue.number)
-    with pytest.raises(grpc.RpcError) as caught:
-        rogue.push(rogue.half(version, vector), b"\xff" * 100)
-    assert failure(caught.value)[:2] == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_VALUE")
-    wait_until(lambda: rogue.version > version)
-    rogue.leave()
-    training.go_on(version)
 
 
 def test_a_session_that_is_not_known_pushes_nothing(training: Training, rogue: Rogue) -> None:

@@ -200,15 +200,14 @@ def test_training_goes_on_while_the_disk_is_full_and_checkpoints_as_soon_as_ther
         line = server.wait_for_log("the checkpoint of iteration", level="error")
         assert "cannot be written" in line["message"]
         assert "dbw_ps_checkpoint_failures 1.0" in server.metrics()
-        assert not server.status().HasField("checkpoint_iteration")
-        assert list(tmp_path.glob("checkpoint-*")) == []
+        assert server.status().checkpoint_iteration == 0
         resource.prlimit(pid, resource.RLIMIT_FSIZE, usual)
 
         def is_written() -> bool:
             iteration = server.status().iteration + 1
             pace.until(iteration)
             worker.wait_for(iteration)
-            return server.status().HasField("checkpoint_iteration")
+            return server.status().checkpoint_iteration > 0
 
         wait_until(is_written)
         assert server.stop() == 0

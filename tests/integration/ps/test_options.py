@@ -38,6 +38,7 @@ MODEL = "--model tests.models:tiny"
         ),
         (f"{MODEL} --job a/b", r"--job is 'a/b'; it must be"),
         (f"{MODEL} --resume", r"--resume needs --checkpoint-dir"),
+        (f"{MODEL} --fresh", r"--fresh needs --resume"),
         (f"{MODEL} --max-wait 0", r"--max-wait is 0\.0; it must be finite and more than 0"),
         *[
             (f"{MODEL} --clip-norm={norm}", r"--clip-norm is .*; it must be finite and more than 0")
@@ -85,7 +86,9 @@ def test_a_parameter_server_says_how_it_is() -> None:
             assert health.Check(HealthCheckRequest(service=SERVICE)).status == HealthCheckResponse.SERVING
         status = stub.GetStatus(pb.GetStatusRequest(include_workers=True))
         waiting = pb.TRAINING_PHASE_WAITING_FOR_WORKERS
-        assert status == pb.GetStatusResponse(job="shown", phase=waiting, sync_mode=SYNC_MODE_PUSH_INTERRUPT)
+        assert status == pb.GetStatusResponse(
+            job="shown", phase=waiting, sync_mode=SYNC_MODE_PUSH_INTERRUPT, missing_workers=2
+        )
         with working(server.target, 2) as workers:
             for worker in workers:
                 worker.wait_for(5)

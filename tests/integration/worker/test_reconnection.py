@@ -49,7 +49,7 @@ def test_workers_outlive_a_server_that_is_killed_and_keep_their_numbers(mode: st
     assert {entry["k"] for entry in read(log)} == {2}
 
 
-def test_a_worker_that_was_given_up_comes_back_under_its_number() -> None:
+def test_a_worker_that_timed_out_comes_back_under_its_number() -> None:
     with (
         parameter_server(*TINY, "--min-workers", "2", "--worker-timeout", "1") as server,
         worker(server.target, "one", *TINY_WORK, "--delay", "constant:0.01"),

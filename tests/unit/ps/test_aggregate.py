@@ -56,15 +56,14 @@ def test_paper_the_mean_and_its_moments(k: int, accumulate: torch.dtype) -> None
     summed, gradient, buffers = aggregate(accumulate)
     for _ in range(2):  # the second time shows that nothing is left of the first
         vectors = [vector(seed) for seed in range(k)]
-        for i, values in enumerate(vectors):
-            summed.add(received(values, loss=float(i)))
+        for values in vectors:
+            summed.add(received(values))
         moments = summed.finish()
         exact = torch.stack(vectors).double()
         torch.testing.assert_close(gradient.double(), exact[:, :ELEMENTS].mean(0), rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(buffers.double(), exact[:, ELEMENTS:].mean(0), rtol=1e-6, atol=1e-6)
         assert moments.mean_squared_norm == pytest.approx(float(exact[:, :ELEMENTS].mean(0).square().sum()), rel=1e-5)
         assert moments.sum_squared_norms == pytest.approx(float(exact[:, :ELEMENTS].square().sum()), rel=1e-12)
-        assert moments.loss == pytest.approx((k - 1) / 2)
         assert (moments.within_worker_variance, moments.degrees_of_freedom) == (None, 0)
 
 
@@ -97,16 +96,6 @@ def test_the_variance_inside_workers_is_pooled() -> None:
     moments = summed.finish()
     assert moments.degrees_of_freedom == freedom == 4
     assert moments.within_worker_variance == pytest.approx(pooled / freedom, rel=1e-5)
-
-
-def test_the_loss_is_the_mean_of_those_that_were_told() -> None:
-    summed, _, _ = aggregate()
-    summed.add(received(vector(0), loss=1.0))
-    summed.add(received(vector(0)))
-    summed.add(received(vector(0), loss=2.0))
-    assert summed.finish().loss == 1.5
-    summed.add(received(vector(0)))
-    assert summed.finish().loss is None
 
 
 def test_large_gradients_do_not_overflow() -> None:
@@ -152,6 +141,7 @@ def test_a_header_must_fit_the_layout(told: dict[str, Any], problem: str) -> Non
     [
         ([(4, bytes(4))], "a piece stands at 4; the next one should at 0"),
         ([(0, bytes(8)), (0, bytes(8))], "a piece stands at 0; the next one should at 8"),
+        ([(0, bytes(8)), (8, b"")], "the piece at 8 is empty"),
         ([(0, bytes(113))], "it has more than 112 bytes"),
         ([(0, bytes(3))], "does not have whole elements"),
         ([(0, bytes(102))], "does not have whole elements"),

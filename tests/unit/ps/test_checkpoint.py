@@ -20,6 +20,7 @@ import torch
 
 from dbw_ps import checkpoint
 from dbw_ps.checkpoint import RETRY_SECONDS, CheckpointFolder, CheckpointWriter
+from dbw_ps.retention import MIN_LOSSES
 from dbw_runtime import durable
 from dbw_runtime.durable import FolderError
 from tests.forks import PROCESSES
@@ -87,6 +88,15 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     folder.write(100, state(100))
     assert names(tmp_path) == [name(20), name(100)]
     folder.close()
+
+
+def test_the_best_one_and_one_of_each_hour_are_kept_over_restarts(tmp_path: Path) -> None:
+    for iteration, (loss, hour) in enumerate([(0.5, 1), (0.1, 1), (0.7, 2), (0.6, 2), (0.8, 3), (0.9, 3)]):
+        folder = CheckpointFolder(tmp_path, keep=1, keep_hours=3)
+        path = folder.write(iteration, state(iteration) | {"losses": [loss] * MIN_LOSSES})
+        os.utime(path, (3600 * hour, 3600 * hour))
+        folder.close()
+    assert names(tmp_path) == [name(1), name(3), name(4), name(5)]  # the best, two of other hours, the newest
 
 
 def test_a_folder_has_one_user(folder: CheckpointFolder, tmp_path: Path) -> None:
@@ -371,27 +381,29 @@ def test_no_checkpoint_is_due_where_both_are_off(folder: CheckpointFolder) -> No
 
 
 def test_a_writer_says_when_the_newest_checkpoint_was_complete_and_how_long_it_took(
-    folder: CheckpointFolder, clock: Clock
+    folder: CheckpointFolder, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def take_time() -> None:
-        clock.now += 2.5
+    def take_time(_: int) -> None:
+        clock.now = 102.5
 
-    writer = CheckpointWriter(folder, 10, 0, clock=clock, before=take_time)
+    writer = CheckpointWriter(folder, 10, 0, clock=clock)
+    monkeypatch.setattr(os, "fsync", take_time)
     assert (writer.last_iteration, writer.last_time, writer.last_seconds) == (None, None, None)
     assert writer.write(4, state(4))
     assert (writer.last_iteration, writer.last_time, writer.last_seconds) == (4, 102.5, 2.5)
 
 
 def test_a_write_that_fails_is_logged_and_counted_and_tried_again_later(
-    folder: CheckpointFolder, clock: Clock, caplog: pytest.LogCaptureFixture
+    folder: CheckpointFolder, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[Exception] = [OSError(errno.EIO, "Input/output error"), ValueError("a bug")]
 
-    def fail() -> None:
+    def fail(_: int) -> None:
         if errors:
             raise errors.pop(0)
 
-    writer = CheckpointWriter(folder, every_iterations=100, every_seconds=0, clock=clock, before=fail)
+    writer = CheckpointWriter(folder, every_iterations=100, every_seconds=0, clock=clock)
+    monkeypatch.setattr(os, "fsync", fail)
     for failures, reason in ((1, "[Errno 5] Input/output error"), (2, "a bug")):
         assert not writer.write(100 + failures, state(1))
         assert writer.failures == failures

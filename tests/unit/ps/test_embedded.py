@@ -40,8 +40,8 @@ class ThroughMessages:
         spec = messages.spec_from(request.spec, create_policy(DEFAULT))
         self.job = Job(spec, messages.membership_from(request.membership), request.iteration)
         decision = messages.decision_message(self.job.decision(), include_estimates=False)
-        self._conversation.created(CreateJobResponse(job=JobMessage(decision=decision)))
-        self._conversation.begin_iteration()
+        self._conversation.created(CreateJobResponse(job=JobMessage(decision=decision)), 0.0)
+        self._conversation.begin_iteration(0.0)
 
     @property
     def k(self) -> int:
@@ -69,13 +69,13 @@ class ThroughMessages:
             effective_learning_rate=finished.effective_learning_rate,
             **finished.moments._asdict(),
         )
-        request = self._conversation.end_iteration(summary)
+        request = self._conversation.end_iteration(summary, 0.0)
         assert request is not None
         decision = self.job.report(messages.report_from(request))
         assert decision is not None
         self.job.catch_up()
-        self._conversation.decided(messages.decision_message(decision, include_estimates=False))
-        self._conversation.begin_iteration()
+        self._conversation.decided(messages.decision_message(decision, include_estimates=False), 0.0)
+        self._conversation.begin_iteration(0.0)
 
     def export_state(self) -> bytes:
         header, data = export_state("job", self.job)

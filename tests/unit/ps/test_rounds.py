@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_ps.rounds import REMEMBERED_ITERATIONS, Arrival, Cause, End, Fate, Rounds, Verdict
+from dbw_ps.rounds import MAX_ATTEMPTS, REMEMBERED_ITERATIONS, Arrival, Cause, End, Fate, Rounds, Verdict
 
 USED, LATE, DUPLICATE, WRONG_VERSION = Verdict.USED, Verdict.LATE, Verdict.DUPLICATE, Verdict.WRONG_VERSION
 
@@ -35,8 +35,17 @@ class Played(Rounds):
         return self.end(now, self.live)
 
     @property
-    def is_stuck(self) -> bool:
-        return self.none_usable(self.live)
+    def blocked(self) -> bool:
+        return self.is_blocked(self.live)
+
+    def start_all_over(self) -> set[int]:
+        """Let workers join again that are to; returns which those are."""
+        workers = set(self.start_over(self.live))
+        for worker in workers:
+            self.leave(worker)
+        for worker in workers:
+            self.join(worker)
+        return workers
 
 
 def rounds_of(workers: int, k: int, first: int = 0, max_wait: float | None = None) -> Played:
@@ -135,7 +144,7 @@ def test_no_iteration_ends_without_a_gradient() -> None:
     rounds.leave(0)
     rounds.leave(1)
     assert rounds.over(1e9) is None
-    assert not rounds.is_stuck  # another worker may come
+    assert not rounds.blocked  # another worker may come
     rounds.join(2)
     rounds.arrive(2, 0, 1e9)
     assert rounds.over(1e9) is not None
@@ -191,26 +200,56 @@ def test_past_its_time_an_iteration_ends_with_the_first_gradient() -> None:
     assert rounds.over(150.0) == End(0, 1, Cause.MAX_WAIT, 50.0, 0)
 
 
-def test_no_gradient_is_usable_when_those_of_all_were_rejected() -> None:
+def test_no_gradient_is_usable_when_those_of_all_are_rejected_again_and_again() -> None:
     rounds = rounds_of(2, k=1)
+    for attempt in range(MAX_ATTEMPTS):
+        rounds.fail(0, 0, Fate.REJECTED)
+        assert not rounds.blocked
+        rounds.fail(1, 0, Fate.REJECTED)
+        assert rounds.blocked
+        assert rounds.start_all_over() == ({0, 1} if attempt < MAX_ATTEMPTS - 1 else set())
+
+
+def test_a_worker_that_tries_again_helps() -> None:
+    rounds = rounds_of(1, k=1)
     rounds.fail(0, 0, Fate.REJECTED)
-    assert not rounds.is_stuck
-    rounds.fail(1, 0, Fate.LOST)  # which may come again
-    assert not rounds.is_stuck
-    rounds.fail(1, 0, Fate.REJECTED)
-    assert rounds.is_stuck
-    assert rounds.arrive(1, 0, 101.0) is USED  # a worker that tries again helps
-    assert not rounds.is_stuck
+    assert rounds.start_all_over() == {0}
+    assert not rounds.blocked
+    assert rounds.arrive(0, 0, 101.0) is USED
+    assert not rounds.blocked
 
 
-def test_no_gradient_is_usable_when_nobody_sends_one_in_time() -> None:
+@pytest.mark.parametrize("how", ["lost", "outlier", "completed"])
+def test_who_has_sent_nothing_that_was_rejected_starts_over_whenever_nothing_else_can_come(how: str) -> None:
+    """Its gradient may be right: it was lost on its way, seemed too long, or was not sent as a stream had broken."""
     rounds = rounds_of(2, k=1)
-    rounds.complete(0, 0, 101.0)
     rounds.fail(1, 0, Fate.REJECTED)
-    assert rounds.is_stuck
+    for i in range(3 * MAX_ATTEMPTS):
+        if how == "completed":
+            rounds.complete(0, 0, 101.0 + i)
+        else:
+            rounds.fail(0, 0, Fate.LOST if how == "lost" else Fate.OUTLIER)
+        assert rounds.blocked
+        assert rounds.start_all_over() == {0}
+        assert not rounds.blocked
+    assert rounds.arrive(0, 0, 150.0) is USED
+    assert rounds.over(150.0) is not None
+    assert rounds.take_arrivals() == [Arrival(0, 0, 50.0)]
 
 
-EVENTS = ("arrive", "lose", "reject", "leave", "join", "complete")
+def test_a_worker_that_said_that_it_would_not_send_is_waited_for_when_it_joins_again() -> None:
+    rounds = rounds_of(2, k=2)
+    rounds.complete(0, 0, 101.0)
+    rounds.join(0)
+    rounds.arrive(1, 0, 102.0)
+    assert rounds.over(102.0) is None
+    assert rounds.arrive(0, 0, 103.0) is USED
+    assert rounds.over(103.0) == End(0, 2, Cause.K_REACHED, 3.0, 0)
+    assert rounds.take_arrivals() == [Arrival(0, 1, 2.0), Arrival(0, 0, 3.0)]
+
+
+FATES = {"lose": Fate.LOST, "reject": Fate.REJECTED, "outlier": Fate.OUTLIER}
+EVENTS = ("arrive", *FATES, "leave", "join", "complete")
 
 
 def play(events: "list[tuple[str, int]]", k: int, workers: int) -> None:
@@ -235,9 +274,13 @@ def play(events: "list[tuple[str, int]]", k: int, workers: int) -> None:
         elif what == "leave":
             rounds.leave(worker)
         else:
-            rounds.fail(worker, 0, Fate.LOST if what == "lose" else Fate.REJECTED)
-        came_back = what == "join" and worker not in {a.worker for a in rounds._arrivals}
+            rounds.fail(worker, 0, FATES[what])
+        came_back = what == "join" and worker not in used and ended is None
         seen = seen - {worker} if came_back else seen | {worker}
+        if rounds.blocked:
+            assert ended is None
+            assert not used
+            assert rounds.live <= seen
         end = rounds.over(now)
         if ended is None:
             assert (end is not None) == (bool(used) and (len(used) == k or not rounds.live - seen))
@@ -259,3 +302,44 @@ def test_every_short_history_of_two_workers(k: int) -> None:
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 4)), max_size=30), st.integers(1, 6))
 def test_any_history_of_five_workers(history: list[tuple[str, int]], k: int) -> None:
     play(history, k, workers=5)
+
+
+def lose(rounds: Rounds, worker: int) -> None:
+    """An upload breaks off, which ends the worker's session, and it joins again."""
+    rounds.leave(worker)
+    rounds.join(worker)
+
+
+def test_a_worker_that_loses_gradients_in_a_row_is_not_waited_for_until_one_arrives() -> None:
+    rounds = Rounds(0)
+    rounds.begin(2, 0.0)
+    rounds.record(0, 0, rounds.verdict(0, 0), 1.0)
+    for _ in range(MAX_ATTEMPTS):
+        assert rounds.end(2.0, {0, 1}) is None
+        lose(rounds, 1)
+    assert rounds.end(2.0, {0, 1}) is not None
+    rounds.begin(2, 2.0)
+    lose(rounds, 1)
+    rounds.record(0, 1, rounds.verdict(0, 1), 3.0)
+    end = rounds.end(3.0, {0, 1})
+    assert end is not None
+    assert end.cause is Cause.NO_MORE_EXPECTED
+    rounds.begin(2, 3.0)
+    assert rounds.verdict(1, 2) is Verdict.USED, "what arrives all the same counts"
+    rounds.record(1, 2, Verdict.USED, 4.0)
+    rounds.record(0, 2, Verdict.USED, 4.0)
+    assert rounds.end(4.0, {0, 1}) is not None
+    rounds.begin(2, 4.0)
+    rounds.record(0, 3, Verdict.USED, 5.0)
+    assert rounds.end(5.0, {0, 1}) is None, "it is waited for again"
+
+
+def test_where_all_workers_lose_their_gradients_they_are_waited_for_all_the_same() -> None:
+    rounds = Rounds(0)
+    rounds.begin(1, 0.0)
+    for _ in range(MAX_ATTEMPTS):
+        lose(rounds, 0)
+    assert rounds.is_blocked({0})
+    assert rounds.start_over({0}) == {0}
+    rounds.join(0)
+    assert not rounds.is_blocked({0})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -29,6 +30,10 @@ def write(path: Path, iterations: range) -> None:
     for iteration in iterations:
         log.write({"iteration": iteration, "loss": iteration / 7})
     log.close()
+
+
+def removed(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.removed-{number}")
 
 
 def names(folder: Path) -> list[str]:
@@ -83,6 +88,31 @@ def test_iterations_that_are_done_again_are_removed(path: Path) -> None:
     assert iterations(path) == [0, 1]
 
 
+def test_what_is_removed_is_kept_in_a_file_of_its_own(path: Path) -> None:
+    write(path, range(10))
+    before = path.read_bytes().splitlines(keepends=True)
+    write(path, range(6, 8))
+    write(path, range(7, 9))
+    assert iterations(path) == list(range(9))
+    assert removed(path, 1).read_bytes() == b"".join(before[6:])
+    assert removed(path, 2).read_bytes() == before[7]
+    write(path, range(9, 10))
+    assert len(names(path.parent)) == 3
+
+
+def test_a_full_disk_keeps_a_log_from_being_kept_aside_but_not_from_being_cut(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    write(path, range(10))
+    monkeypatch.setattr(training_log, "atomic_write", full)
+    TrainingLog(path, resume_at=5).close()
+    assert iterations(path) == list(range(5))
+    assert "cannot be kept as" in caplog.text
+
+
 def test_a_log_of_which_nothing_is_removed_is_not_rewritten(path: Path) -> None:
     write(path, range(3))
     inode = path.stat().st_ino
@@ -109,7 +139,10 @@ def test_wherever_the_file_is_cut_exactly_the_lines_before_remain(gaps: list[int
         TrainingLog(path, resume_at).close()
         expected = [number for number in complete if number < resume_at]
         assert path.read_bytes() == b"".join(content.splitlines(keepends=True)[: len(expected)])
-        assert names(path.parent) == ["log"]
+        kept = [number for number in complete if number >= resume_at]
+        assert names(path.parent) == ["log", "log.removed-1"][: 1 + bool(kept)]
+        if kept:
+            assert [entry["iteration"] for entry in read(removed(path, 1))] == kept
 
 
 @pytest.mark.parametrize("damage", [b"\0\0\0", b"\0\0\0\n", b"{}\n", b'{"iteration": true}\n', b"[" * 100_000 + b"\n"])
@@ -118,7 +151,7 @@ def test_what_a_power_failure_leaves_behind_good_lines_is_removed(path: Path, da
     with path.open("ab") as file:
         file.write(damage)
     if damage.endswith(b"\n"):
-        with pytest.raises(UsageError, match=r"line 4 of .* is no JSON object with an integer `iteration`"):
+        with pytest.raises(UsageError, match=r"line 4 of .* is not a JSON object with an integer `iteration`"):
             iterations(path)
     write(path, range(3, 5))
     assert iterations(path) == list(range(5))
@@ -139,13 +172,13 @@ def test_a_file_without_a_whole_line_is_taken(path: Path, content: bytes) -> Non
 def test_a_file_that_is_no_training_log_is_left_alone(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(UsageError, match="no training log; move it away, or give another path"):
+    with pytest.raises(UsageError, match="not a training log; move it away, or give another path"):
         TrainingLog(path, resume_at=0)
     assert path.read_bytes() == content
 
 
 def test_a_path_that_cannot_be_used_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no regular file; give the path of one"):
+    with pytest.raises(UsageError, match="not a regular file; give the path of one"):
         TrainingLog(tmp_path, resume_at=0)
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"cannot be used: .*File exists.*; give a path that"):
@@ -161,36 +194,34 @@ def test_a_line_longer_than_memory_may_be_is_none_of_ours(path: Path, monkeypatc
     assert iterations(path) == [0, 1, 2, 3]
 
 
-def test_a_process_that_is_killed_while_it_rewrites_loses_nothing(path: Path) -> None:
+@pytest.mark.parametrize("call", ["Path.replace", "os.ftruncate", "os.fsync"])
+def test_a_process_that_is_killed_while_it_cuts_loses_nothing(path: Path, call: str) -> None:
     write(path, range(10))
     script = f"""
 import os, signal
 from pathlib import Path
 from dbw_ps.training_log import TrainingLog
-Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+{call} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 TrainingLog(Path({str(path)!r}), resume_at=5)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
-    assert names(path.parent) == ["training.jsonl", "training.jsonl.tmp"]
     assert iterations(path) == list(range(10))
     write(path, range(10, 11))
     assert iterations(path) == list(range(11))
-    assert names(path.parent) == ["training.jsonl"]
 
 
 def fail(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_a_rewrite_that_fails_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_while_a_log_is_opened_is_not_wrong_usage(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(path, range(10))
-    before = path.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fail)
-        with pytest.raises(UsageError, match=r"cannot be used: .*No space left on device"):
-            TrainingLog(path, resume_at=5)
-    assert path.read_bytes() == before
-    assert names(path.parent) == ["training.jsonl"]
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"training log .* cannot be used: No space left on device"):
+        TrainingLog(path, resume_at=5)
+    assert iterations(path) == list(range(5))
 
 
 def test_a_link_stays_a_link_and_a_mode_stays_as_it_is(tmp_path: Path) -> None:
@@ -214,18 +245,18 @@ log = TrainingLog(path, resume_at=0)
 log.write({"iteration": 0})
 for rest in (5, 0):  # half a line fits, then nothing
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + rest, resource.RLIM_INFINITY))
-    log.write({"iteration": 1, "note": "x" * 100})
+    assert not log.write({"iteration": 1, "note": "x" * 100})
 print(log.failures, "failures")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-log.write({"iteration": 2})
+assert log.write({"iteration": 2})
 log.close()
 """
 
 
-def test_a_full_disk_costs_lines_but_not_the_training(path: Path) -> None:
+def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path) -> None:
     program = subprocess.run([sys.executable, "-c", FULL_DISK, path], capture_output=True, text=True, check=True)
     assert program.stdout.splitlines() == [
-        f"ERROR the training log {path} cannot be written, lines are lost until it can: [Errno 27] File too large",
+        f"ERROR the training log {path} cannot be written, lines wait in memory: [Errno 27] File too large",
         "2 failures",
         f"INFO the training log {path} is written again",
     ]
@@ -236,6 +267,7 @@ def test_a_disk_that_cannot_be_flushed_is_counted_and_not_raised(path: Path, mon
     log = TrainingLog(path, resume_at=0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
-        log.sync()
+        assert not log.sync()
     assert log.failures == 1
+    assert log.sync()
     log.close()

@@ -1,7 +1,7 @@
 """Whether reports are taken in, and answered, as the contract says."""
 
 from dbw.v1 import controller_pb2 as pb
-from dbw.v1.iteration_pb2 import Arrivals, Membership
+from dbw.v1.iteration_pb2 import Arrivals, EndedIteration, Membership
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.cli.conformance.check import check, expect, expect_k, expect_refusal, require
 from dbw_controller.cli.conformance.subject import DBW, WORKERS, Subject
@@ -121,6 +121,22 @@ def missing_iterations(subject: Subject) -> None:
     """Iterations may be missing: the next summary is answered all the same."""
     training = subject.training(2)
     expect("the decision's iteration", training.end(7).iteration, 8)
+
+
+@check
+def preceding_iterations(subject: Subject) -> None:
+    """Iterations that precede a summary in its request count as if each had been a request, and count once."""
+    single, together = (subject.training(spec=JobSpec(policy=DBW.policy, k_min=2, k_max=2)) for _ in range(2))
+    ended: list[EndedIteration] = []
+    for iteration in range(ITERATIONS):
+        request = single.request(iteration)
+        expected = single.end(iteration, include_estimates=True)
+        ended.append(EndedIteration(arrivals=request.arrivals, summary=request.summary))
+        if iteration % 3 == 2:
+            about = {"arrivals": request.arrivals, "summary": request.summary, "preceding": ended[-4:-1]}
+            answer = together.end(iteration, include_estimates=True, **about)  # of three, the first is known
+            expect(f"the decision after iteration {iteration}", answer, expected)
+    expect("learnt_iterations", together.job().learnt_iterations, ITERATIONS)
 
 
 @check

@@ -119,6 +119,19 @@ def delete_job(subject: Subject) -> None:
 
 
 @check
+def delete_with_session(subject: Subject) -> None:
+    """DeleteJob in a session that was replaced is refused and changes nothing; in the current one it deletes."""
+    training = subject.training(3)
+    old, current = training.session, subject.create(training.name).session
+    delete = partial(pb.DeleteJobRequest, job=training.name, allow_missing=True)
+    expect_refusal("DeleteJob", "SESSION_REPLACED", subject.rpc.DeleteJob, delete(session=old))
+    expect_refusal("DeleteJob", "SESSION_NOT_FOUND", subject.rpc.DeleteJob, delete(session="unknown"))
+    expect("learnt_iterations after that", training.job().learnt_iterations, 3)
+    subject.rpc.DeleteJob(delete(session=current))
+    expect_refusal("GetJob of a deleted job", "JOB_NOT_FOUND", training.job)
+
+
+@check
 def delete_missing_job(subject: Subject) -> None:
     """DeleteJob of a job that is not there is refused, unless allow_missing says that this is fine."""
     name = subject.name()

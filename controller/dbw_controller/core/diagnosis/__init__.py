@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis.arrivals import ExtraArrivals, strangers, too_many, wrong_arrivals
 from dbw_controller.core.diagnosis.clock import Clock
+from dbw_controller.core.diagnosis.deadlines import Deadlines
 from dbw_controller.core.diagnosis.ended import Ended
 from dbw_controller.core.diagnosis.finding import Finding, FindingKind, Problem
 from dbw_controller.core.diagnosis.late import LateArrivals
@@ -23,6 +24,8 @@ __all__ = ["Diagnosis", "Finding", "FindingKind"]
 # In how many iterations a problem must have shown. A worker may arrive before it is told of, for example, or an
 # imported state may change a decision that is followed already.
 MIN_SHOWN_ITERATIONS = 5
+# Few iterations last much longer than usual; where two do, it was no accident such as a suspended parameter server.
+MIN_IGNORED_DEADLINES = 2
 
 
 class Diagnosis:
@@ -37,6 +40,7 @@ class Diagnosis:
         self._late = LateArrivals()
         self._checks: list[Callable[[Ended], Problem | None]] = [impossible_moments, missing_input, other_k]
         self._checks += [wrong_arrivals, ExtraArrivals().judge, strangers, Clock().judge, Loss().judge]
+        self._checks.append(Deadlines().judge)
         if sync_mode is not SyncMode.PULL:  # there a fast worker may compute a second gradient of the same parameters
             self._checks.append(too_many)
         if sync_mode is not SyncMode.PUSH_INTERRUPT:  # there nobody finishes late
@@ -59,7 +63,8 @@ class Diagnosis:
         summary = report.summary
         if summary is not None and summary.iteration >= asked.iteration:  # others are repeated
             missing = answer.missing_inputs if answer else frozenset()
-            decided = asked if asked.iteration == summary.iteration else None
+            used = summary.iteration if summary.decision_iteration is None else summary.decision_iteration
+            decided = asked if asked.iteration == summary.iteration == used else None
             self._end(Ended(summary, decided, missing, self._memberships))
 
     def _learn(self, membership: Membership) -> None:
@@ -95,4 +100,8 @@ class Diagnosis:
     def findings(self) -> list[Finding]:
         """What looks wrong, the most serious first."""
         found = (self._found[kind] for kind in FindingKind if kind in self._found)
-        return [finding for finding in found if finding.iterations >= MIN_SHOWN_ITERATIONS]
+        return [finding for finding in found if finding.iterations >= _min_iterations(finding.kind)]
+
+
+def _min_iterations(kind: FindingKind) -> int:
+    return MIN_IGNORED_DEADLINES if kind is FindingKind.DEADLINE_IGNORED else MIN_SHOWN_ITERATIONS

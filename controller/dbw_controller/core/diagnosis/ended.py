@@ -16,7 +16,7 @@ class Ended:
     """An iteration that ended, with what was told of it by the end of the next one."""
 
     summary: IterationSummary
-    asked: Decision | None  # None where none was made for it, because summaries were lost
+    asked: Decision | None  # None where none was made for it, or came too late
     missing_inputs: frozenset[Input]
     memberships: list[Membership]  # all since it began
     arrivals: list[Arrivals] = field(default_factory=list)

@@ -11,6 +11,7 @@ class FindingKind(Enum):
     MOMENTS_IMPOSSIBLE = "moments impossible"
     LOSS_IS_A_SUM = "loss is a sum"
     K_NOT_RESPECTED = "k not respected"
+    DEADLINE_IGNORED = "deadline ignored"
     ARRIVALS_INCONSISTENT = "arrivals inconsistent"
     INPUT_MISSING = "input missing"
     LATE_ARRIVALS_MISSING = "late arrivals missing"

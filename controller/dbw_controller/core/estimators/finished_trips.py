@@ -111,7 +111,7 @@ class FinishedTrips:
         if len(shadows.k) < n:
             k = np.arange(1, n + 1)
             means = np.interp(k, shadows.k, means[0]), np.interp(k, shadows.k, means[1])
-        return forecast(*means)
+        return forecast(*means, n - int(self._trips.guessed.sum()))
 
     def snapshot(self) -> FinishedTripsState:
         """All that was learnt; the shadows find their way again from the round trips."""

@@ -16,12 +16,14 @@ from msgspec import Meta, Raw, Struct
 
 from dbw_controller.core.estimators.forecast import Forecast, forecast
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import MAX_SECONDS, Arrivals, IterationSummary
+from dbw_controller.core.reports import MAX_ITERATION, MAX_SECONDS, Arrivals, EndCause, IterationSummary
 from dbw_controller.core.state import Count, Real, Workers, decode, pack, unpack
 
 FADING, SLOW_FADING = 0.87, 0.97  # what an iteration counts after the next one, and after one that tells nothing
 EXPOSED_FRACTION = 0.05  # of an iteration: a worker that did not arrive for longer than this tells something
 FIRSTS = 20  # iterations whose first arrival tells when anybody arrives at all
+# A worker that has missed this many deadlines may hang. It is given another chance when its long wait has faded.
+MISSES, RETRY_EVERY = 3, 64
 DRAWS = 4  # for each iteration
 # Steps of a sequence that fills a square evenly (Roberts' R2): as good as random numbers here, and always the same.
 STEP, WORKER_STEP = 0.7548776662466927, 0.5698402909980532
@@ -42,6 +44,7 @@ class InterruptedTripsState(Struct, frozen=True):
     weight: Real
     drawn: Count
     firsts: Annotated[list[Real], Meta(max_length=FIRSTS)]
+    missed: bytes | None = None  # not in states of before
 
 
 class InterruptedTrips:
@@ -51,6 +54,7 @@ class InterruptedTrips:
         self._live: tuple[int, ...] = ()
         self._exposure = np.zeros(0)  # seconds in which a worker could have arrived and did not
         self._events = np.zeros(0)  # how often it did
+        self._missed = np.zeros(0)  # deadlines in a row that passed without a worker
         self._firsts: deque[float] = deque(maxlen=FIRSTS)
         self._drawn = 0
         self._mean, self._square, self._weight = np.zeros(0), np.zeros(0), 0.0
@@ -65,6 +69,8 @@ class InterruptedTrips:
                 came |= zip(batch.workers, batch.seconds.tolist(), strict=True)
         seconds = np.fromiter((came.get(number, np.inf) for number in live), float, len(live))
         arrived = seconds <= summary.duration_seconds
+        self._missed += summary.end_cause is EndCause.DEADLINE
+        self._missed[arrived] = 0
         if arrived.any():
             self._learn(np.minimum(seconds, summary.duration_seconds), arrived, summary.duration_seconds)
 
@@ -92,6 +98,7 @@ class InterruptedTrips:
         self._live = live
         self._exposure = np.array([exposure.get(number, 0.0) for number in live])
         self._events = np.array([events.get(number, 0.0) for number in live])
+        self._missed = np.zeros(len(live))
         self._mean, self._square, self._weight = np.zeros(len(live)), np.zeros(len(live)), 0.0
 
     def reset(self) -> None:
@@ -99,18 +106,25 @@ class InterruptedTrips:
 
     def forecast(self) -> Forecast | None:
         """How long it takes until the k-th arrives."""
-        return forecast(self._mean / self._weight, self._square / self._weight) if self._weight else None
+        if not self._weight:
+            return None
+        coming = int(((self._missed < MISSES) | (self._missed % RETRY_EVERY == 0)).sum())
+        return forecast(self._mean / self._weight, self._square / self._weight, coming)
 
     def snapshot(self) -> InterruptedTripsState:
         """All that was learnt."""
-        columns = {name: pack(getattr(self, f"_{name}")) for name in COLUMNS}
+        columns = {name: pack(getattr(self, f"_{name}")) for name in (*COLUMNS, "missed")}
         firsts = list(self._firsts)
         return InterruptedTripsState(list(self._live), weight=self._weight, drawn=self._drawn, firsts=firsts, **columns)
 
     def restore(self, data: Raw) -> None:
         """Replace all that was learnt by an encoded state."""
         state = decode(data, InterruptedTripsState)
-        columns = [unpack(getattr(state, name), len(state.live), 0, most) for name, most in COLUMNS.items()]
+        live = state.live
+        columns = [unpack(getattr(state, name), len(live), 0, most) for name, most in COLUMNS.items()]
         self._exposure, self._events, self._mean, self._square = columns
-        self._live, self._firsts = tuple(state.live), deque(state.firsts, FIRSTS)
+        self._live, self._firsts = tuple(live), deque(state.firsts, FIRSTS)
+        self._missed = np.zeros(len(live))
+        if state.missed is not None:
+            self._missed = unpack(state.missed, len(live), 0, MAX_ITERATION)
         self._weight, self._drawn = state.weight, state.drawn

@@ -6,7 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 from dbw_controller.core.estimators.durations import Durations
-from dbw_controller.core.kernels import Column, column, compiled, reals
+from dbw_controller.core.estimators.forecast import Forecast
+from dbw_controller.core.kernels import Array, Column, column, compiled, reals
 from dbw_controller.core.policies.dbw import best_rate, first_choice
 from dbw_controller.core.policies.dbw_plus_memory import DbwPlusMemory
 from dbw_controller.core.policies.policy import Choice, Observation
@@ -49,10 +50,16 @@ class DbwPlus:
         why += "; no noise floor is known" if cost < 0 else f"; noise costs {cost / k:.0%} more iterations"
         why += f", to the power of {caution:.2g} since the loss has stalled" if caution > 1 else ""
         why += "" if forecast else "; of single workers nothing is known, so durations are those of ranks"
-        deadline = None
-        if self.deadlines and forecast is not None and forecast.seconds[k - 1] > 0.0:
-            deadline = DEADLINE * (forecast.seconds.item(k - 1) + DEVIATIONS * forecast.deviation.item(k - 1))
-        return Choice(k, reason, why, np.asarray(gains), durations, deadline)
+        deadlines = deadlines_of(forecast, k) if self.deadlines and forecast is not None else None
+        return Choice(k, reason, why, np.asarray(gains), durations, deadlines=deadlines)
+
+
+def deadlines_of(forecast: Forecast, chosen: int) -> Array:
+    """When to end an iteration with each k. More gradients than come are not waited for: each wait would be longer."""
+    deadlines = DEADLINE * (forecast.seconds + DEVIATIONS * forecast.deviation)
+    k = max(forecast.coming, chosen)
+    deadlines[k:] = deadlines[k - 1]
+    return deadlines
 
 
 @compiled

@@ -66,7 +66,15 @@ class Choice(Struct, frozen=True, eq=False):
     explanation: str
     gains: Array | None = None  # what it took for the gain of each k from 1 to n
     durations: Durations | None = None  # what it took for the duration of each k from 1 to n
-    deadline_seconds: float | None = None
+    deadline_seconds: float | None = None  # when to end the iteration with what has arrived, or
+    deadlines: Array | None = None  # the same for each k from 1 to n, because the job's bounds may ask for another k
+
+    def deadline(self, k: int) -> float | None:
+        """When to end the iteration where the job's bounds have made it one of k gradients."""
+        if self.deadlines is not None:
+            seconds: float = self.deadlines.item(k - 1)
+            return seconds if seconds > 0.0 else None
+        return self.deadline_seconds if k <= self.k else None  # more gradients take longer
 
 
 @runtime_checkable

@@ -13,13 +13,13 @@ from dbw_controller.client.conversation import MAX_ROWS, Conversation
 def attached(workers: int = 4) -> Conversation:
     conversation = Conversation("resnet", workers, None, 0, "last")
     conversation.create_request()
-    conversation.created(CreateJobResponse(session="s-1", job=Job(decision=Decision(iteration=0, k=4))))
-    conversation.begin_iteration()
+    conversation.created(CreateJobResponse(session="s-1", job=Job(decision=Decision(iteration=0, k=4))), 0.0)
+    conversation.begin_iteration(0.0)
     return conversation
 
 
 def end(conversation: Conversation, **summary: Any) -> CoordinateRequest | None:
-    return conversation.end_iteration(conversation.summary(duration_seconds=1.0, **summary))
+    return conversation.end_iteration(conversation.summary(duration_seconds=1.0, **summary), 1.0)
 
 
 def test_the_most_arrivals_that_are_kept_fit_into_a_message_of_1_mib() -> None:

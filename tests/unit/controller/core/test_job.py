@@ -160,6 +160,40 @@ def test_bounds_are_kept_and_what_they_changed_is_said(bounds: dict[str, int], k
     assert (decision.k, decision.unbounded_k) == (k, unbounded)
 
 
+@dataclass(frozen=True)
+class Hurried:
+    """A policy that waits for two gradients, up to a deadline."""
+
+    deadlines: dict[str, Any]
+
+    inputs: ClassVar[frozenset[Input]] = frozenset()
+
+    def choose(self, _: Observation) -> Choice:
+        return Choice(2, Reason.CUSTOM, "two will do", **self.deadlines)
+
+
+ONE_DEADLINE = {"deadline_seconds": 7.0}
+DEADLINES = {"deadlines": np.array([0.0, 2.0, 3.0, 4.0])}
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "bounds", "expected"),
+    [
+        (ONE_DEADLINE, {}, 7.0),
+        (ONE_DEADLINE, {"k_max": 1}, 7.0),
+        (ONE_DEADLINE, {"k_min": 3}, None),  # more gradients take longer
+        (DEADLINES, {}, 2.0),
+        (DEADLINES, {"k_max": 1}, None),  # no time at all is no deadline
+        (DEADLINES, {"k_min": 3}, 3.0),
+        (DEADLINES, {"k_min": 9}, 4.0),
+    ],
+)
+def test_a_deadline_is_that_of_the_k_that_the_bounds_ask_for(
+    deadlines: dict[str, Any], bounds: dict[str, int], expected: float | None
+) -> None:
+    assert new_job(policy=Hurried(deadlines), **bounds).decision().deadline_seconds == expected
+
+
 def test_past_decisions_can_be_asked_for() -> None:
     job = trained_job(REMEMBERED_DECISIONS + 10)
     assert job.decision(job.iteration) is job.decision()

@@ -125,3 +125,22 @@ def test_a_damaged_state_is_not_adopted(change: Change) -> None:
     with pytest.raises((StateDamagedError, StateFormatUnknownError)):
         job.adopt(state)
     assert job.snapshot() == before
+
+
+@dataclass(frozen=True)
+class Moody(Static):
+    """A policy that fails for whoever has learnt something."""
+
+    def choose(self, seen: Observation) -> Choice:
+        """Choose, or fail."""
+        if seen.learnt_iterations > 0:
+            raise RuntimeError("in a bad mood")
+        return super().choose(seen)
+
+
+def test_a_job_whose_policy_fails_on_what_it_would_adopt_stays_as_it_is() -> None:
+    job = Job(JobSpec(policy=Moody(2)), Membership(4))
+    before = job.learnt(), job.decision()
+    with pytest.raises(RuntimeError, match="in a bad mood"):
+        job.adopt(trained_job().learnt())
+    assert (job.learnt(), job.decision()) == before

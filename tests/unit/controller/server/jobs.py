@@ -1,11 +1,16 @@
 """Served jobs, stores and clocks for tests of the server's parts."""
 
+import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from dbw_controller.server.saver import Disk
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
 from tests.jobs import new_job
+from tests.simulation.loop import DiskHangsError, VirtualLoop
 
 
 class Clock:
@@ -18,12 +23,27 @@ class Clock:
         return self.now
 
 
+def run(claims: Coroutine[Any, Any, None]) -> None:
+    """Run claims on a virtual clock: what they wait for takes no time, whether they sleep or a disk hangs."""
+    loop = VirtualLoop(Random(0))  # type: ignore[abstract] # asyncio needs no more than it has
+    claimed = loop.spawn(None, claims)
+    loop.run(claimed, lambda: None)
+    claimed.result()
+    assert not loop.problems
+
+
+def virtual_clock() -> float:
+    """The time of the running loop."""
+    return asyncio.get_running_loop().time()
+
+
 class Store(SnapshotStore):
-    """A store whose disk can fail, and that remembers what was written."""
+    """A store whose disk can fail or, on a virtual clock, hang, and that remembers what was written."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.fails = False
+        self.hangs_until = 0.0
         self.written: list[bytes] = []
 
     def write(self, name: str, data: bytes) -> None:
@@ -40,8 +60,10 @@ class Store(SnapshotStore):
     def _require_disk(self) -> None:
         if self.fails:
             raise OSError("the disk is full")
+        if self.hangs_until and virtual_clock() < self.hangs_until:
+            raise DiskHangsError(self.hangs_until)
 
 
 def served_job(disk: Disk | None = None, name: str = "resnet") -> ServedJob:
     """A job that was just created."""
-    return ServedJob(name, "alice", new_job(), disk or Disk(None, 100), created=1.0, updated=2.0)
+    return ServedJob(name, "alice", new_job(), disk or Disk(None, 100), wall_clock=lambda: 1.0)

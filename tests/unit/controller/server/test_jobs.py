@@ -1,15 +1,31 @@
 import asyncio
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dbw_controller.core.errors import InvalidValueError, JobNotFoundError, LimitReachedError, NotOwnerError
+from dbw_controller.core.errors import (
+    DiskFailedError,
+    InvalidValueError,
+    JobNotFoundError,
+    LimitReachedError,
+    NotOwnerError,
+)
 from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
-from dbw_controller.server.jobs import Jobs
+from dbw_controller.server.job_messages import job_message
+from dbw_controller.server.jobs import HANG_SECONDS, Jobs, readable
 from dbw_controller.server.served_job import ServedJob
-from tests.unit.controller.server.jobs import Clock, Store
+from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.durable import FolderError
+from dbw_runtime.server import UnsavedError
+from tests.states import Change, changed
+from tests.unit.controller.server.jobs import Clock, Store, run, served_job, virtual_clock
+
+LONG = 3600.0  # that a disk hangs
 
 
 def create(jobs: Jobs, name: str, identity: str = "alice") -> ServedJob:
@@ -44,7 +60,6 @@ def test_a_deleted_job_makes_room_for_another(tmp_path: Path) -> None:
         served.changed()
         await served.saver.save()
         await jobs.delete(served, "deleted")
-        await jobs.delete(served, "deleted")  # which is done already
         create(jobs, "vgg").changed()
         await jobs.close()
         assert [path.name for path in tmp_path.glob("*.job")] == ["vgg.job"]
@@ -52,37 +67,221 @@ def test_a_deleted_job_makes_room_for_another(tmp_path: Path) -> None:
     asyncio.run(claims())
 
 
+def test_a_job_that_is_deleted_twice_at_once_does_not_take_the_next_one_of_its_name_along(tmp_path: Path) -> None:
+    async def claims() -> None:
+        jobs = Jobs(Store(tmp_path), 1, 100, clock=virtual_clock)
+        served = create(jobs, "resnet")
+        first, second = (asyncio.ensure_future(jobs.delete(served, "deleted")) for _ in range(2))
+        await first
+        again = create(jobs, "resnet")
+        again.changed()
+        with pytest.raises(JobNotFoundError):
+            await second
+        assert jobs.all() == [again]
+        await jobs.close()
+        assert [path.name for path in tmp_path.glob("*.job")] == ["resnet.job"]
+
+    run(claims())
+
+
 def test_only_jobs_that_were_silent_for_too_long_are_deleted(tmp_path: Path) -> None:
     async def claims() -> None:
         clock, store = Clock(), Store(tmp_path)
         jobs = Jobs(store, 10, 100, clock=clock)
         create(jobs, "silent")
-        talking = create(jobs, "talking")
+        talking, listening = create(jobs, "talking"), create(jobs, "listening")
         clock.now = 60.0
         talking.changed()
+        stream: Any = object()
+        listening.streams[stream] = "session"
         clock.now = 100.0
         store.fails = True
         await jobs.delete_silent(99.0)
-        assert len(jobs.all()) == 2, "a snapshot that cannot be deleted would come back"
+        assert len(jobs.all()) == 3, "a snapshot that cannot be deleted would come back"
         store.fails = False
         await jobs.delete_silent(99.0)
-        assert jobs.all() == [talking]
+        assert jobs.all() == [listening, talking], "a job is not silent while a parameter server is connected"
+        listening.stream_ended(stream)
+        await jobs.delete_silent(99.0)
+        assert jobs.all() == [listening, talking], "silence begins when its stream ends"
         await jobs.close()
 
     asyncio.run(claims())
 
 
-def test_jobs_come_back_and_snapshots_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("jump", [-3600.0, 8 * 86_400.0])
+def test_a_wall_clock_that_jumps_is_shown_and_decides_nothing(tmp_path: Path, jump: float) -> None:
+    async def claims() -> None:
+        wall, store = Clock(1.7e9), Store(tmp_path)
+        jobs = Jobs(store, 10, 100, clock=virtual_clock, wall_clock=wall)
+        served = create(jobs, "resnet")
+        served.changed()
+        await asyncio.sleep(1.0)
+        wall.now += jump
+        served.changed(1)
+        await jobs.delete_silent(60.0)
+        assert (served.created, served.updated) == (1.7e9, 1.7e9 + jump)
+        assert len(store.written) == 1
+        await asyncio.sleep(20.0)
+        assert (len(store.written), jobs.all()) == (2, [served])
+        await jobs.close()
+
+    run(claims())
+
+
+def test_a_job_that_is_restored_has_not_been_silent_before(tmp_path: Path) -> None:
     async def save() -> None:
-        jobs = Jobs(Store(tmp_path), 10, 100)
+        jobs = Jobs(Store(tmp_path), 10, 100, wall_clock=Clock(1.0))
         create(jobs, "resnet").changed()
-        create(jobs, "vgg").changed()
         await jobs.close()
 
     asyncio.run(save())
-    (tmp_path / "vgg.job").write_bytes(b"damaged")
-    jobs = Jobs(Store(tmp_path), 10, 100)
+    jobs = Jobs(Store(tmp_path), 10, 100, clock=Clock(5.0))
+    jobs.load()
+    asyncio.run(jobs.delete_silent(3.0))
+    assert [(served.name, served.updated) for served in jobs.all()] == [("resnet", 1.0)]
+    jobs.disk.close()
+
+
+def test_stopping_gives_a_slow_disk_its_time_but_not_one_that_hangs(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 20, 100, clock=virtual_clock)
+        for number in range(12):
+            create(jobs, f"job-{number}").changed()
+        store.hangs_until = HANG_SECONDS - 1.0
+        await jobs.close()
+        assert len(store.written) == 12
+
+    async def hangs() -> None:
+        store = Store(tmp_path / "other")
+        jobs = Jobs(store, 20, 100, clock=virtual_clock)
+        for number in range(12):
+            create(jobs, f"job-{number}").changed()
+        store.hangs_until = LONG
+        with pytest.raises(UnsavedError, match=r"is lost: job-0, job-1, .*, …$"):
+            await jobs.close()
+        assert virtual_clock() < 2 * HANG_SECONDS
+        await asyncio.sleep(LONG)
+        jobs.disk.close()
+
+    run(claims())
+    run(hangs())
+
+
+def test_stopping_says_what_a_disk_that_fails_has_not_saved(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 20, 100, clock=virtual_clock)
+        create(jobs, "resnet").changed()
+        store.fails = True
+        with pytest.raises(UnsavedError, match="resnet"):
+            await jobs.close()
+        jobs.disk.close()
+
+    run(claims())
+
+
+def test_a_caller_that_goes_away_does_not_leave_its_job_half_deleted(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 1, 100, clock=virtual_clock)
+        served = create(jobs, "resnet")
+        store.hangs_until = 1.0
+        caller = asyncio.ensure_future(jobs.delete(served, "deleted"))
+        await asyncio.sleep(0.5)
+        assert jobs.get("resnet", "alice") is served, "it is there until its snapshot is gone"
+        caller.cancel()
+        await asyncio.sleep(1.0)
+        assert jobs.all() == []
+        jobs.disk.close()
+
+    run(claims())
+
+
+def test_a_job_that_cannot_be_deleted_is_still_there(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 1, 100, clock=virtual_clock)
+        served = create(jobs, "resnet")
+        store.fails = True
+        with pytest.raises(DiskFailedError):
+            await jobs.delete(served, "deleted")
+        assert jobs.get("resnet", "alice") is served
+        jobs.disk.close()
+
+    run(claims())
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        *(OSError(number, os.strerror(number)) for number in (errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.EIO)),
+        MemoryError(),
+    ],
+)
+def test_a_good_snapshot_that_cannot_be_read_stops_the_start_and_stays_where_it_is(
+    stopped: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise failure
+
+    before = {path.name: path.read_bytes() for path in stopped.glob("*.job*")}
+    jobs = Jobs(SnapshotStore(stopped), 10, 100)
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(FolderError, match=r"resnet\.job cannot be read: .*; mend that, or move the file away"):
+        jobs.load()
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in stopped.glob("*.job*")} == before
+    jobs.disk.close()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """The folder of a controller that was stopped, with two jobs."""
+
+    async def save() -> None:
+        jobs = Jobs(Store(tmp_path), 10, 100)
+        for name in ("resnet", "vgg"):
+            create(jobs, name).changed()
+        await jobs.close()
+
+    asyncio.run(save())
+    return tmp_path
+
+
+def test_jobs_come_back_and_snapshots_that_are_damaged_are_set_aside(stopped: Path) -> None:
+    (stopped / "vgg.job").write_bytes(b"damaged")
+    jobs = Jobs(Store(stopped), 10, 100)
     jobs.load()
     assert [served.name for served in jobs.all()] == ["resnet"]
-    assert (tmp_path / "vgg.job.damaged-1").read_bytes() == b"damaged"
+    assert (stopped / "vgg.job.damaged-1").read_bytes() == b"damaged"
     jobs.disk.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.update(created=1e300),
+        lambda state: state.update(updated=-1.0),
+        lambda state: state["job"].update(membership=(1, [2**32])),
+        lambda state: state["job"]["spec"].update(k_min=2**40),
+        lambda state: state["job"]["decisions"][-1].update(live_workers=2**40),
+        lambda state: state["job"]["learnt"].update(learnt_iterations=2**63 - 1),
+    ],
+    ids=["created", "updated", "membership", "k_min", "live_workers", "learnt_iterations"],
+)
+def test_a_snapshot_with_values_that_cannot_be_shown_is_set_aside_as_damaged(stopped: Path, change: Change) -> None:
+    store = Store(stopped)
+    store.write("vgg", changed(store.read("vgg"), change))
+    jobs = Jobs(store, 10, 100)
+    jobs.load()
+    assert [served.name for served in jobs.all()] == ["resnet"]
+    assert (stopped / "vgg.job.damaged-1").exists()
+    jobs.disk.close()
+
+
+def test_a_job_that_cannot_be_shown_hides_no_other() -> None:
+    healthy, broken = served_job(name="healthy"), served_job(name="broken")
+    broken.created = 1e300
+    assert [message.name for _, message in readable([broken, healthy], job_message)] == ["healthy"]

@@ -1,31 +1,51 @@
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from dbw_controller.server.saver import RETRY_SECONDS, SAVE_SECONDS, Disk, Saver
-from tests.unit.controller.server.jobs import Clock, Store
+from dbw_controller.core.errors import DiskFailedError, SessionReplacedError
+from dbw_controller.server.saver import DISK_SECONDS, RETRY_SECONDS, SAVE_SECONDS, Disk, Saver
+from tests.unit.controller.server.jobs import Store, run, virtual_clock
 
 SAVE_ITERATIONS = 10
+LONG = 3600.0  # that a disk hangs
 
 
 class Saved:
-    """A saver, its disk and its clock, and the state that it saves."""
+    """A saver and its disk, and the state that it saves. The first snapshot is written at once."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock, self.store = Clock(1.0), Store(folder)
-        self.disk = Disk(self.store, SAVE_ITERATIONS, self.clock)
-        self.saver = Saver("resnet", self.disk, self._snapshot)
+        self.store = Store(folder)
+        self.disk = Disk(self.store, SAVE_ITERATIONS, virtual_clock)
+        self.saver = self.other("resnet")
         self.state: bytes | None = b"state"
+        self.states_taken = 0
 
-    async def _snapshot(self) -> bytes | None:
+    def other(self, name: str) -> Saver:
+        """The saver of another job."""
+        return Saver(name, self.disk, self._state)
+
+    async def _state(self) -> bytes | None:
+        self.states_taken += 1
         return self.state
 
-    async def change(self, iterations: int, seconds: float = 0.0) -> int:
-        """Let the job change, and time pass before; returns how many snapshots there are then."""
-        self.clock.now += seconds
+    async def delete(self) -> None:
+        """Delete the job, which has no state any more then."""
+        await self.saver.delete(lambda: None, self._end)
+
+    async def _end(self) -> None:
+        self.state = None
+
+    async def save_first(self) -> None:
+        """Let the job change for the first time."""
+        self.saver.changed(0)
+        await settled()
+        self.store.written.clear()
+
+    async def change(self, iterations: int) -> int:
+        """Let the job change; returns how many snapshots there are then."""
         self.saver.changed(iterations)
         await settled()
         return len(self.store.written)
@@ -44,39 +64,29 @@ def saved(tmp_path: Path) -> Iterator[Saved]:
     saved.disk.close()
 
 
-def run(claims: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(claims)
-
-
-def test_a_job_is_saved_after_half_of_the_iterations_that_a_crash_may_lose(saved: Saved) -> None:
+def test_a_job_is_saved_at_once_and_then_after_half_of_the_iterations_that_a_crash_may_lose(saved: Saved) -> None:
     async def claims() -> None:
-        assert await saved.change(SAVE_ITERATIONS // 2 - 1) == 0
-        assert await saved.change(1) == 1
+        assert await saved.change(0) == 1
+        assert await saved.change(SAVE_ITERATIONS // 2 - 1) == 1
+        assert await saved.change(1) == 2
         assert saved.saver.unsaved_iterations == 0
         assert saved.store.read("resnet") == b"state"
-        assert await saved.change(SAVE_ITERATIONS // 2 - 1) == 1
+        assert await saved.change(SAVE_ITERATIONS // 2 - 1) == 2
 
     run(claims())
 
 
-def test_a_job_with_slow_iterations_is_saved_by_the_clock(saved: Saved) -> None:
+def test_whatever_changes_is_saved_after_some_seconds_even_if_nothing_else_changes(saved: Saved) -> None:
     async def claims() -> None:
-        assert await saved.change(0, SAVE_SECONDS - saved.clock.now) == 0
-        assert await saved.change(0, 0.5) == 1
-        assert await saved.change(1, SAVE_SECONDS) == 1
-
-    run(claims())
-
-
-def test_reports_wait_for_a_snapshot_only_when_a_crash_could_lose_too_much(saved: Saved) -> None:
-    async def claims() -> None:
-        saved.saver.changed(SAVE_ITERATIONS // 2)
-        assert saved.saver.must_wait() is None
-        saved.saver.changed(SAVE_ITERATIONS // 2)
-        saving = saved.saver.must_wait()
-        assert saving is not None
-        await saving
-        assert saved.saver.must_wait() is None
+        await saved.save_first()
+        assert await saved.change(1) == 0
+        await asyncio.sleep(SAVE_SECONDS - 1.0)
+        assert await saved.change(1) == 0
+        await asyncio.sleep(1.0)
+        await settled()
+        assert (len(saved.store.written), saved.saver.is_unsaved) == (1, False)
+        await asyncio.sleep(SAVE_SECONDS)
+        assert await saved.change(1) == 2, "which was long enough ago to be saved at once"
 
     run(claims())
 
@@ -105,16 +115,17 @@ def test_a_job_that_has_not_changed_is_not_written_again(saved: Saved) -> None:
     run(claims())
 
 
-def test_a_disk_that_fails_is_tried_again_after_a_while_and_nothing_counts_as_saved(saved: Saved) -> None:
+def test_a_disk_that_fails_is_tried_again_by_itself_and_nothing_counts_as_saved(saved: Saved) -> None:
     async def claims() -> None:
         saved.store.fails = True
         await saved.change(SAVE_ITERATIONS)
-        assert (saved.disk.failures, saved.saver.unsaved_iterations) == (1, SAVE_ITERATIONS)
-        assert saved.saver.must_wait() is None, "decisions go on"
+        await saved.change(1)  # which does not hasten it
+        assert (saved.disk.failures, saved.saver.unsaved_iterations) == (1, SAVE_ITERATIONS + 1)
         saved.store.fails = False
-        assert await saved.change(1, RETRY_SECONDS) == 0
-        assert await saved.change(1, 0.5) == 1
-        assert (saved.disk.failures, saved.saver.unsaved_iterations) == (1, 0)
+        await asyncio.sleep(RETRY_SECONDS)
+        await settled()
+        assert (saved.disk.failures, saved.saver.unsaved_iterations, saved.saver.is_unsaved) == (1, 0, False)
+        assert await saved.change(SAVE_ITERATIONS) == 2
 
     run(claims())
 
@@ -132,11 +143,89 @@ def test_a_state_that_cannot_be_taken_counts_as_a_failure(saved: Saved) -> None:
     run(claims())
 
 
-def test_a_job_that_was_deleted_meanwhile_is_not_written(saved: Saved) -> None:
+def test_while_the_disk_hangs_one_snapshot_is_in_memory_however_many_jobs_change(saved: Saved) -> None:
     async def claims() -> None:
-        saved.state = None
-        assert await saved.change(SAVE_ITERATIONS) == 0
-        assert list(saved.store.names()) == []
+        saved.store.hangs_until = LONG
+        savers = [saved.saver, *(saved.other(f"job-{number}") for number in range(20))]
+        for _ in range(50):
+            for saver in savers:
+                saver.changed(SAVE_ITERATIONS)
+            await asyncio.sleep(1.0)
+        assert saved.states_taken == 1
+        assert saved.disk.watch.busy_seconds > 49.0
+        await asyncio.sleep(LONG)
+        assert [saver.is_unsaved for saver in savers] == [False] * len(savers)
+        assert saved.disk.watch.busy_seconds == 0.0
+
+    run(claims())
+
+
+def test_a_job_that_was_deleted_is_not_written_any_more(saved: Saved) -> None:
+    async def claims() -> None:
+        await saved.change(SAVE_ITERATIONS)
+        await saved.delete()
+        assert await saved.change(SAVE_ITERATIONS) == 1
+        assert saved.store.names() == []
+
+    run(claims())
+
+
+def test_a_job_that_is_deleted_while_it_is_being_saved_stays_deleted(saved: Saved) -> None:
+    async def claims() -> None:
+        saved.saver.changed(SAVE_ITERATIONS)
+        await saved.delete()
+        await settled()
+        assert saved.store.names() == []
+
+    run(claims())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_job_that_cannot_be_deleted_in_time_is_there_with_its_snapshot_when_the_disk_works_again(
+    saved: Saved, busy: bool
+) -> None:
+    async def claims() -> None:
+        await saved.save_first()
+        saved.store.hangs_until = LONG
+        if busy:
+            saved.saver.changed(SAVE_ITERATIONS)
+            await asyncio.sleep(1.0)
+        begun = virtual_clock()
+        for _ in range(3):
+            with pytest.raises(DiskFailedError):
+                await saved.delete()
+        assert virtual_clock() - begun <= 3 * DISK_SECONDS + 0.1
+        assert saved.state is not None
+        await asyncio.sleep(LONG + SAVE_SECONDS)
+        assert saved.store.names() == ["resnet"]
+        assert not saved.saver.is_unsaved
+
+    run(claims())
+
+
+def test_a_job_whose_snapshot_cannot_be_deleted_is_saved_again(saved: Saved) -> None:
+    async def claims() -> None:
+        await saved.save_first()
+        saved.store.fails = True
+        with pytest.raises(DiskFailedError):
+            await saved.delete()
+        saved.store.fails = False
+        await saved.saver.save()
+        assert saved.store.written == [b"state"]
+
+    run(claims())
+
+
+def test_a_job_that_may_not_end_any_more_when_its_snapshot_is_deleted_is_saved_again(saved: Saved) -> None:
+    async def refuse() -> None:
+        raise SessionReplacedError("resnet")
+
+    async def claims() -> None:
+        await saved.save_first()
+        with pytest.raises(SessionReplacedError):
+            await saved.saver.delete(lambda: None, refuse)
+        await settled()
+        assert saved.store.names() == ["resnet"]
 
     run(claims())
 
@@ -146,7 +235,7 @@ def test_without_a_store_nothing_waits_to_be_saved() -> None:
         saver = Saver("resnet", Disk(None, SAVE_ITERATIONS), lambda: pytest.fail("nobody needs a snapshot"))
         saver.changed(2 * SAVE_ITERATIONS)
         await saver.save()
-        await saver.delete()
-        assert (saver.unsaved_iterations, saver.must_wait()) == (0, None)
+        await saver.delete(lambda: None, partial(asyncio.sleep, 0))
+        assert (saver.unsaved_iterations, saver.is_unsaved) == (0, False)
 
     run(claims())

@@ -1,11 +1,18 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from dbw_controller.core.errors import JobNotFoundError, SessionNotFoundError, SessionReplacedError, StateDamagedError
+from dbw_controller.core.errors import (
+    DiskFailedError,
+    JobNotFoundError,
+    SessionNotFoundError,
+    SessionReplacedError,
+    StateDamagedError,
+)
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.reports import Membership
 from dbw_controller.server.saver import Disk
@@ -104,12 +111,57 @@ def test_a_deleted_job_takes_no_report_and_ends_its_watchers() -> None:
     asyncio.run(claims())
 
 
+def test_only_the_current_session_deletes_a_job_and_an_operator_who_names_none() -> None:
+    async def claims() -> None:
+        served = served_job()
+        first, second = served.begin_session(), served.begin_session()
+        with pytest.raises(SessionReplacedError):
+            await served.delete(first)
+        with pytest.raises(SessionNotFoundError):
+            await served.delete("")
+        assert not served.ended
+        await served.delete(second)
+        assert served.ended
+        other = served_job()
+        await other.delete()
+        assert other.ended
+
+    asyncio.run(claims())
+
+
+def test_of_a_deletion_and_a_new_session_that_wait_for_the_job_only_one_happens() -> None:
+    async def claims(delete_first: bool) -> list[object]:
+        served, go_on = served_job(), threading.Event()
+        session = served.begin_session()
+        slow = asyncio.ensure_future(served.run(go_on.wait, in_thread=True))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        def attach() -> "asyncio.Future[str]":
+            return asyncio.ensure_future(served.run(partial(served.attach, Membership(4), None)))
+
+        attachment = None if delete_first else attach()
+        await asyncio.sleep(0)
+        deletion = asyncio.ensure_future(served.delete(session))
+        await asyncio.sleep(0)
+        attachment = attachment or attach()
+        go_on.set()
+        await slow
+        return list(await asyncio.gather(deletion, attachment, return_exceptions=True))
+
+    for delete_first in (True, False):
+        deleted, attached = asyncio.run(claims(delete_first))
+        happened = deleted is None, isinstance(attached, str)
+        assert happened in [(True, False), (False, True)]
+        assert isinstance(attached if deleted is None else deleted, JobNotFoundError | SessionReplacedError)
+
+
 def test_a_job_whose_snapshot_cannot_be_deleted_goes_on(store: Store) -> None:
     async def claims() -> None:
         served = served_job(Disk(store, 10))
         session = served.begin_session()
         store.fails = True
-        with pytest.raises(OSError, match="the disk is full"):
+        with pytest.raises(DiskFailedError, match="the disk is full"):
             await served.delete()
         assert served.apply_report(session, full_report(0), 0.0).is_new
 
@@ -131,7 +183,7 @@ def test_a_job_comes_back_from_its_snapshot_under_its_own_name_only() -> None:
     served, disk = served_job(), Disk(None, 10)
     served.apply_report(served.begin_session(), full_report(0), 0.0)
     back = ServedJob.restore("resnet", served.snapshot(), Solver.EXACT, disk)
-    assert (back.name, back.owner, back.created, back.updated) == ("resnet", "alice", 1.0, 2.0)
+    assert (back.name, back.owner, back.created, back.updated) == ("resnet", "alice", 1.0, 1.0)
     assert back.snapshot() == served.snapshot()
     with pytest.raises(StateDamagedError):
         ServedJob.restore("vgg", served.snapshot(), Solver.EXACT, disk)

@@ -1,3 +1,6 @@
+import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,43 @@ def test_a_folder_belongs_to_one_store_at_a_time(tmp_path: Path) -> None:
         SnapshotStore(tmp_path)
     store.close()
     SnapshotStore(tmp_path).close()
+
+
+def test_a_folder_that_was_made_again_belongs_to_its_new_controller_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    first = SnapshotStore(folder)
+    shutil.rmtree(folder)
+    with pytest.raises(FolderError, match="was removed or replaced"):
+        first.write("resnet", b"of the first")
+    second = SnapshotStore(folder)
+    second.write("resnet", b"of the second")
+    with pytest.raises(FolderError):
+        first.write("resnet", b"of the first")
+    with pytest.raises(FolderError):
+        first.delete("resnet")
+    assert second.read("resnet") == b"of the second"
+    first.close()
+    second.close()
+
+
+def test_what_a_write_that_failed_has_left_goes_with_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    store = SnapshotStore(tmp_path)
+    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.write("resnet", b"state")
+    monkeypatch.undo()
+    store.delete("resnet")
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    store.close()
+
+
+def test_leftovers_that_cannot_be_removed_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "resnet.job.tmp").mkdir()
+    store = SnapshotStore(tmp_path)
+    store.write("vgg", b"state")
+    assert store.names() == ["vgg"]
+    store.close()

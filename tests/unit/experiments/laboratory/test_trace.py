@@ -172,7 +172,7 @@ def test_what_is_no_training_log_is_refused(tmp_path: Path, content: str) -> Non
     log, trace = tmp_path / "training.jsonl", tmp_path / "trace.csv"
     log.write_text(content)
     with pytest.raises(
-        UsageError, match=f"line 1 of {re.escape(str(log))} is no JSON object with an integer `iteration`"
+        UsageError, match=f"line 1 of {re.escape(str(log))} is not a JSON object with an integer `iteration`"
     ):
         write_trace(log, trace, None)
     assert not trace.exists()

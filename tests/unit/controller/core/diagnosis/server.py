@@ -12,7 +12,7 @@ from dbw_controller.core.decision import Decision
 from dbw_controller.core.diagnosis import Diagnosis, Finding, FindingKind
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import AdaSync, BlindDbw, Dbw, Policy, Static, Sync
-from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.core.reports import Arrivals, EndCause, GradientMoments, IterationSummary, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
 from tests.cluster import Array, Iteration, RoundTrips, iterations, shifted_exponential
 
@@ -54,6 +54,8 @@ class Server:
     splits: bool = False  # whether arrivals are reported before and after the summary, not with it
     tells_membership_after: bool = False
     change: Change = lambda report: report
+    k_min: int = 1
+    respects_deadlines: bool = True
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -62,7 +64,7 @@ class Server:
         self.clock = 123.0
         self.first_number = 0
         self.late: list[tuple[float, Arrivals]] = []
-        self.job = Job(JobSpec(policy=self.policy, sync_mode=self.sync_mode), self.membership())
+        self.job = Job(JobSpec(self.policy, self.k_min, sync_mode=self.sync_mode), self.membership())
         self.diagnosis = Diagnosis(self.sync_mode)
         self.answer: Decision = self.job.decision()
         self.cluster = self.new_cluster()
@@ -72,7 +74,13 @@ class Server:
         return Membership(self.workers, list(numbers) if self.numbers else None)
 
     def new_cluster(self) -> Iterator[Iteration]:
-        return iterations(self.rng, self.workers, lambda: min(self.answer.k, self.workers), self.round_trips)
+        return iterations(
+            self.rng,
+            self.workers,
+            lambda: min(self.answer.k, self.workers),
+            self.round_trips,
+            lambda: self.answer.deadline_seconds if self.respects_deadlines else None,
+        )
 
     def replace_workers(self, workers: int) -> Membership:
         """Others come: half of them, if there were as many before."""
@@ -103,14 +111,13 @@ class Server:
     def step(self, membership: Membership | None = None, sent: bool = True, **fields: Any) -> None:
         """One iteration; its report may get lost."""
         ran = next(self.cluster)
-        workers = self.first_number + self.rng.permutation(self.workers)
-        k, seconds = ran.k, ran.arrivals
-        duration = float(seconds[k - 1])
+        k, seconds, workers, duration = ran.k, ran.arrivals, self.first_number + ran.workers, ran.seconds
+        cause = EndCause.DEADLINE if k < min(self.answer.k, self.workers) else EndCause.K_REACHED
         in_time, late = self.arrived(seconds[:k], 0, workers), []
         if self.sync_mode is not SyncMode.PUSH_INTERRUPT:
             late = [self.arrived(seconds[i : i + 1], i, workers)[0] for i in range(k, len(seconds))]
         published = {"published_seconds": self.clock} if self.publishes else {}
-        told = {**self.training.step(k), **published, **fields}
+        told = {**self.training.step(k), **published, "end_cause": cause, **fields}
         summary = IterationSummary(self.iteration, k, duration, **told)
         self.late += [(self.clock + float(arrivals.seconds[0]), arrivals) for arrivals in late]
         self.clock += duration

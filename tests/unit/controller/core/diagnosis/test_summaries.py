@@ -101,6 +101,14 @@ def test_a_k_that_is_not_the_decided_one_is_found(policy: Policy) -> None:
     assert server.kinds == [FindingKind.K_NOT_RESPECTED]
 
 
+def test_a_k_that_was_decided_for_an_earlier_iteration_is_no_mistake() -> None:
+    server = Server(policy=Static(3))
+    for iteration in range(50):
+        server.answer = replace(server.answer, k=1 + iteration % 8)
+        server.step(decision_iteration=iteration - 2 if iteration > 1 else None, fallback=iteration < 2)
+    assert server.findings == []
+
+
 def test_a_single_other_k_may_be_due_to_an_import() -> None:
     server = Server(policy=Static(3)).run(10)
     server.answer = replace(server.answer, k=4)

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from dbw_controller.core.errors import StateDamagedError, damaged_state
-from dbw_controller.core.estimators.interrupted_trips import InterruptedTrips
+from dbw_controller.core.estimators.interrupted_trips import MISSES, RETRY_EVERY, InterruptedTrips
 from dbw_controller.core.kernels import Array
-from dbw_controller.core.reports import MAX_SECONDS, Arrivals
+from dbw_controller.core.reports import MAX_SECONDS, Arrivals, EndCause
 from dbw_controller.core.spec import SyncMode
 from dbw_controller.core.state import pack
 from dbw_worker.delays import parse_delay
@@ -178,6 +179,42 @@ def test_workers_that_stay_are_known_and_others_are_forgotten() -> None:
     assert seconds(trips)[1] < 3.0
 
 
+def coming(trips: InterruptedTrips) -> int:
+    forecast = trips.forecast()
+    assert forecast is not None
+    return forecast.coming
+
+
+def missing(trips: InterruptedTrips, iterations: int, cause: EndCause = EndCause.DEADLINE) -> list[int]:
+    """How many workers come after each iteration that ends without worker 2."""
+    ended = replace(times(0, None, 2.0), end_cause=cause)
+    counts = []
+    for _ in range(iterations):
+        trips.ended(ended, [arrive(0, [1.0, 2.0], [0, 1])], range(3))
+        counts.append(coming(trips))
+    return counts
+
+
+def test_a_worker_that_has_missed_several_deadlines_may_hang_and_is_given_another_chance_later() -> None:
+    trips = InterruptedTrips()
+    assert missing(trips, RETRY_EVERY + 2) == [3] * (MISSES - 1) + [2] * (RETRY_EVERY - MISSES) + [3, 2, 2]
+    trips.ended(times(0, None, 3.0), [arrive(0, [1.0, 2.0, 3.0], [0, 1, 2])], range(3))
+    assert coming(trips) == 3
+
+
+def test_a_worker_that_was_not_waited_for_has_missed_nothing() -> None:
+    assert set(missing(InterruptedTrips(), 2 * MISSES, EndCause.K_REACHED)) == {3}
+
+
+def test_a_state_of_before_knows_of_no_missed_deadlines() -> None:
+    trips, copy = InterruptedTrips(), InterruptedTrips()
+    missing(trips, MISSES)
+    copy.restore(raw(trips.snapshot()))
+    assert coming(copy) == 2
+    copy.restore(Raw(changed(trips.snapshot(), lambda state: state.pop("missed"))))
+    assert coming(copy) == 3
+
+
 def test_a_reset_forgets_nothing() -> None:
     trips = learnt((2.0, [arrive(0, [1.0, 2.0], [0, 1])]))
     before = trips.snapshot()
@@ -217,6 +254,7 @@ def packed(*numbers: float) -> bytes:
         lambda state: state.update(events=packed(1, 1)),
         lambda state: state.update(mean=packed(1, math.nan, 1)),
         lambda state: state.update(square=packed(1, -1, 1)),
+        lambda state: state.update(missed=packed(1, -1, 1)),
         lambda state: state.update(live=[0, 1, 2, 3]),
         lambda state: state.update(live=["0", 1, 2]),
         lambda state: state.update(weight=math.inf),

@@ -12,7 +12,7 @@ from dbw_controller.core.decision import Decision
 from dbw_controller.core.estimators.noise_floor import PATIENCE
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import DbwPlus
-from dbw_controller.core.policies.dbw_plus import DEADLINE, NOISE_COST, PROBE_EVERY
+from dbw_controller.core.policies.dbw_plus import DEADLINE, DEVIATIONS, NOISE_COST, PROBE_EVERY
 from dbw_controller.core.reasons import Input, Reason
 from dbw_controller.core.reports import EndCause, GradientMoments, Membership, Report
 from dbw_controller.core.spec import JobSpec, SyncMode
@@ -243,17 +243,52 @@ def test_without_deadlines_there_are_none(mode: SyncMode) -> None:
         assert decision.deadline_seconds is None
 
 
-def test_a_deadline_does_not_cut_off_gradients_that_the_jobs_bounds_ask_for() -> None:
-    decisions = train(new_job(k_min=12), Timeline(WORKERS, VARIABLE), 40, 0.001)
-    bounded = [decision for decision in decisions if decision.unbounded_k is not None]
-    assert len(bounded) > 20
-    assert {decision.deadline_seconds for decision in bounded} == {None}
+@MODES
+@pytest.mark.parametrize(("bounds", "kappa"), [({"k_min": 12}, 0.001), ({"k_max": 3}, 100.0)])
+def test_where_the_jobs_bounds_change_k_the_deadline_is_that_of_their_k(
+    mode: SyncMode, bounds: dict[str, Any], kappa: float
+) -> None:
+    decisions = train(new_job(mode, **bounds), Timeline(WORKERS, VARIABLE, 0, mode), 40, kappa)
+    bounded = [decision for decision in decisions[2:] if decision.unbounded_k is not None]
+    assert {decision.k for decision in bounded} == set(bounds.values())
+    for decision in bounded:
+        assert decision.deadline_seconds is not None
+        assert DEADLINE * seconds(decision)[decision.k - 1] <= decision.deadline_seconds
+        assert decision.deadline_seconds < DEADLINE * (1 + 3 * DEVIATIONS) * seconds(decision)[decision.k - 1]
 
 
-def test_a_deadline_of_more_gradients_than_the_bounds_allow_stays() -> None:
-    decisions = train(new_job(k_max=3), Timeline(WORKERS, VARIABLE), 20, 100.0)
-    assert decisions[-1].unbounded_k is not None
-    assert decisions[-1].deadline_seconds is not None
+def test_gradients_that_the_jobs_bounds_ask_for_are_rarely_cut_off() -> None:
+    job, timeline, cut, iterations = new_job(k_min=12), Timeline(WORKERS, VARIABLE), 0, 300
+    for _ in range(iterations):
+        report = timeline.report(job.decision().k, job.decision().deadline_seconds, **noise(0.001, job.iteration))
+        assert report.summary is not None
+        cut += report.summary.end_cause is EndCause.DEADLINE
+        job.report(report)
+    assert cut < 0.02 * iterations
+
+
+@MODES
+@pytest.mark.parametrize("k_min", [12, WORKERS])
+def test_workers_that_hang_do_not_stop_a_job_whose_bounds_ask_for_more_than_are_left(
+    mode: SyncMode, k_min: int
+) -> None:
+    """Otherwise each iteration that ends at its deadline makes the next deadline later."""
+    timeline = Timeline(WORKERS, "constant:1 * slowdown:1000000,from=20,workers=0-5", 0, mode)
+    iterations = 400  # of one second, as long as no worker hangs
+    decisions = train(new_job(mode, k_min=k_min), timeline, iterations, 0.001)
+    assert timeline.now < 3.0 * iterations
+    assert decisions[-1].k == k_min
+
+
+@MODES
+def test_workers_that_are_only_slow_are_waited_for_where_the_jobs_bounds_ask_for_them(mode: SyncMode) -> None:
+    job, timeline = new_job(mode, k_min=WORKERS), Timeline(WORKERS, "constant:1 * slowdown:20,workers=0-3", 0, mode)
+    for _ in range(60):
+        report = timeline.report(job.decision().k, job.decision().deadline_seconds, **noise(0.001, job.iteration))
+        job.report(report)
+        assert report.summary is not None
+        used = report.summary.k
+    assert (used, job.decision().unbounded_k) == (WORKERS, 12)
 
 
 @MODES

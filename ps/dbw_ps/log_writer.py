@@ -1,0 +1,67 @@
+"""Writes a training log in a thread, so that training never waits for a disk."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from dbw_ps.training_log import TrainingLog
+from dbw_runtime.disk_watch import DiskWatch
+
+log = logging.getLogger(__name__)
+MAX_WAITING = 10_000  # lines that wait in memory while the disk fails or hangs; later ones are dropped
+RETRY_SECONDS = 1.0
+
+
+class LogWriter:
+    """Takes lines in an event loop. They wait in memory until they are in the file, which only its thread touches."""
+
+    def __init__(self, file: TrainingLog, disk: DiskWatch) -> None:
+        self._file, self._disk = file, disk
+        self._waiting: deque[Mapping[str, Any]] = deque()
+        self._thread = ThreadPoolExecutor(1, "training log")
+        self.dropped = 0
+
+    @property
+    def failures(self) -> int:
+        """How often the file could not be written."""
+        return self._file.failures
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Add a line, as soon as the disk takes it."""
+        if len(self._waiting) >= MAX_WAITING:
+            if not self.dropped:
+                log.error("lines of the training log are dropped: %d of them wait for the disk", MAX_WAITING)
+            self.dropped += 1
+            return
+        self._waiting.append(entry)
+        self._in_thread(self._write_waiting)
+
+    async def flush(self, seconds: float) -> bool:
+        """Try for this long to make all lines last over a power failure; returns whether they do."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not await self._in_thread(lambda: self._write_waiting() and self._file.sync()):
+                    await asyncio.sleep(RETRY_SECONDS)
+                return True
+        return False
+
+    def close(self) -> None:
+        """Close the file. What waits is lost."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._file.close()
+
+    def _in_thread(self, work: Callable[[], bool]) -> "asyncio.Future[bool]":
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        self._disk.watch("the training log", writing)
+        return writing
+
+    def _write_waiting(self) -> bool:
+        while self._waiting:
+            if not self._file.write(self._waiting[0]):
+                return False
+            self._waiting.popleft()
+        return True

@@ -1,0 +1,62 @@
+"""How long a worker's computations take, and when one takes so long that the worker is stalled.
+
+A pace holds no clock: times are seconds on any clock that does not go back.
+"""
+
+STALLED_FACTOR = 10.0  # a computation is stalled when it takes this many times as long as the longest one before
+# Before, or after joining again, it may take this many time-outs of workers: it may compile kernels for minutes.
+FIRST_TIMEOUTS = 20.0
+
+
+class Pace:
+    """The computations of one worker, over all of its sessions."""
+
+    def __init__(self) -> None:
+        self.version: int | None = None  # of the parameters that it computes with
+        self.longest: float | None = None  # of its computations, but the first of each session
+        self._joined = 0.0
+        self._began: float | None = None  # when the computation under way began
+        self._is_first = True
+
+    def join(self, now: float) -> None:
+        """A session begins."""
+        self._joined, self._is_first = now, True
+        self.wait()
+
+    def compute(self, version: int, seconds: float, now: float) -> None:
+        """The worker says that it has been computing with these parameters for this long."""
+        self.version, self._began = version, now - self._credible(seconds, now)
+
+    def wait(self) -> None:
+        """The worker is not computing: it waits, or sends what it has computed."""
+        self.version = self._began = None
+
+    def finish(self, seconds: float | None, now: float) -> None:
+        """The worker has computed a gradient in this time, if it says so."""
+        self.wait()
+        if seconds is not None:
+            if not self._is_first:
+                self.longest = max(self.longest or 0.0, self._credible(seconds, now))
+            self._is_first = False
+
+    def seconds(self, now: float) -> float | None:
+        """How long the computation under way has taken."""
+        return None if self._began is None else max(now - self._began, 0.0)
+
+    def is_stalled(self, now: float, timeout: float, longest_of_any: float) -> bool:
+        """Whether the computation under way takes far longer than this worker ever took or, at first, any worker."""
+        if self._is_first or self.longest is None:
+            limit = max(FIRST_TIMEOUTS * timeout, STALLED_FACTOR * longest_of_any)
+        else:
+            limit = max(timeout, STALLED_FACTOR * self.longest)
+        seconds = self.seconds(now)
+        return seconds is not None and seconds > limit
+
+    def postpone(self, seconds: float) -> None:
+        """Do not count this time, in which the worker could not be heard."""
+        if self._began is not None:
+            self._began += seconds
+
+    def _credible(self, seconds: float, now: float) -> float:
+        """What a worker says, without nonsense: nothing takes longer than its session."""
+        return min(seconds, now - self._joined) if seconds > 0 else 0.0

@@ -1,0 +1,87 @@
+"""When long gradients are received: one after the other, unless one takes far longer than usual.
+
+Turns hold no clock: times are seconds on any clock that does not go back.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import median_low
+
+RECENT_GRADIENTS = 32  # of which the usual time is the median
+# How often the usual time a gradient may take until the next turn begins beside it, and until it is broken off.
+PASS_ON, BREAK_OFF = 4.0, 20.0
+MIN_TURN_SECONDS = 0.5
+
+
+@dataclass(eq=False)
+class Turn:
+    """The time in which one gradient is received."""
+
+    began: float | None = None
+
+
+class Turns:
+    """Gives `places` gradients a turn at a time, in the order in which they ask.
+
+    One that takes far longer than usual while others wait is received beside them: at most `places` such, so that
+    2 × `places` gradients are in memory. Each may take `patience` seconds, however fast the others are.
+    """
+
+    def __init__(self, places: int, patience: float) -> None:
+        self._places, self._patience = places, patience
+        self._waiting: deque[Turn] = deque()
+        self._running: list[Turn] = []
+        self._slow: list[Turn] = []  # beside those that run
+        self._seconds: deque[float] = deque(maxlen=RECENT_GRADIENTS)
+
+    def ask(self) -> Turn:
+        """Ask for a turn; `begin` tells when it begins."""
+        turn = Turn()
+        self._waiting.append(turn)
+        return turn
+
+    def begin(self, now: float) -> list[Turn]:
+        """Those whose turns begin now."""
+        begun = []
+        while self._waiting and self._has_place(now):
+            turn = self._waiting.popleft()
+            turn.began = now
+            self._running.append(turn)
+            begun.append(turn)
+        return begun
+
+    def _has_place(self, now: float) -> bool:
+        if len(self._running) == self._places and self._slowest_ends <= now:
+            self._slow.append(self._running.pop(0))
+        return len(self._running) < self._places
+
+    @property
+    def _slowest_ends(self) -> float:
+        """When the oldest turn that runs makes room for another."""
+        began = self._running[0].began
+        assert began is not None
+        return began + max(PASS_ON * self._usual, MIN_TURN_SECONDS) if len(self._slow) < self._places else math.inf
+
+    @property
+    def _usual(self) -> float:
+        return median_low(self._seconds) if self._seconds else 0.0
+
+    @property
+    def wake_at(self) -> float:
+        """When another turn may begin though none ends."""
+        return self._slowest_ends if self._waiting and self._running else math.inf
+
+    def ends_at(self, turn: Turn) -> float:
+        """When a gradient is to be broken off; never as long as nobody knows how long one takes."""
+        assert turn.began is not None
+        return turn.began + max(BREAK_OFF * self._usual, self._patience) if self._seconds else math.inf
+
+    def end(self, turn: Turn, now: float, is_complete: bool) -> None:
+        """A gradient is complete, or not wanted any more."""
+        for turns in (self._waiting, self._running, self._slow):
+            if turn in turns:
+                turns.remove(turn)
+        if is_complete:
+            assert turn.began is not None
+            self._seconds.append(now - turn.began)

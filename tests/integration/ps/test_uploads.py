@@ -1,0 +1,149 @@
+"""A gradient that is slow, stalls or breaks off on its way holds up nobody for ever, and its worker starts over."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+import torch
+
+from dbw.v1 import parameter_server_pb2 as pb
+from dbw_ps import pieces
+from dbw_ps.tensors import bytes_of
+from tests.reports import failure
+from tests.servers import PATIENCE, parameter_server, wait_until
+from tests.workers import Rogue, UnfinishedPush, gradient, is_close, trained, working
+
+TINY = ("--model", "tests.models:tiny", "--accumulate", "float64", "--policy", "sync")
+LARGE = ("--model", "tests.models:large", "--policy", "static:1", "--min-workers", "3")
+
+
+@contextmanager
+def heartbeats(rogue: Rogue) -> Iterator[None]:
+    """Let a rogue say that it is alive, whatever its gradient does."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.2):
+            try:
+                _ = rogue.version
+            except grpc.RpcError:
+                return
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
+
+
+def test_the_only_worker_starts_over_when_its_upload_has_stalled() -> None:
+    """It would wait for newer parameters, and the server for its gradient."""
+    with parameter_server(*TINY, "--worker-timeout", "1") as server, Rogue(server.target) as rogue:
+        rogue.wait_until_expected(workers=1)
+        stream = rogue.stub.Subscribe(pb.SubscribeRequest(session=rogue.session), timeout=PATIENCE)
+        vector = torch.ones(39)
+        with heartbeats(rogue):
+            push = rogue.begin_push()
+            push.send(rogue.half(0, vector))
+            with pytest.raises(grpc.RpcError) as caught:
+                push.call.result(PATIENCE)
+            assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
+            with pytest.raises(grpc.RpcError) as caught:
+                list(stream)  # which waits for newer parameters
+            assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
+        rogue.rejoin()
+        assert rogue.push_gradient(0, vector).outcome == pb.GRADIENT_OUTCOME_USED
+        assert 'dbw_ps_gradients_total{outcome="lost"} 1.0' in server.metrics()
+
+
+def test_a_worker_that_breaks_its_upload_off_starts_over() -> None:
+    with parameter_server(*TINY) as server, Rogue(server.target) as rogue:
+        rogue.wait_until_expected(workers=1)
+        stream = rogue.stub.Subscribe(pb.SubscribeRequest(session=rogue.session), timeout=PATIENCE)
+        push = rogue.begin_push()
+        push.send(rogue.half(0, torch.ones(39)))
+        wait_until(lambda: "dbw_ps_staged_gradients 1.0" in server.metrics())
+        push.cancel()
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stream)
+        assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
+        rogue.rejoin()
+        assert rogue.push_gradient(0, torch.ones(39)).outcome == pb.GRADIENT_OUTCOME_USED
+
+
+def test_a_worker_that_says_that_its_gradient_is_late_when_it_is_not_starts_over() -> None:
+    """As one does whose stream of parameters has broken: training did not diverge."""
+    with parameter_server(*TINY) as server, Rogue(server.target) as rogue:
+        rogue.wait_until_expected(workers=1)
+        rogue.stub.NotifyCompletion(pb.NotifyCompletionRequest(session=rogue.session, version=0))
+        server.wait_for_log("none of the gradients of all 1 workers for iteration 0 can be used")
+        rogue.rejoin()
+        assert rogue.push_gradient(0, torch.ones(39)).outcome == pb.GRADIENT_OUTCOME_USED
+        wait_until(lambda: rogue.version == 1)
+
+
+def test_a_second_upload_of_the_same_gradient_counts_once_and_the_first_one_hurts_nobody() -> None:
+    with parameter_server(*TINY) as server, working(server.target, 1) as (worker,):
+        worker.wait_for(1)
+        with Rogue(server.target) as rogue:
+            version = rogue.wait_until_expected(workers=2)
+            worker.wait_for(version)
+            vector = gradient(worker.seen[version], rogue.number, version)
+            push = rogue.begin_push()
+            push.send(rogue.half(version, vector))
+            wait_until(lambda: "dbw_ps_staged_gradients 1.0" in server.metrics())
+            assert rogue.push_gradient(version, vector).outcome == pb.GRADIENT_OUTCOME_USED
+            push.cancel()
+            worker.wait_for(version + 1)
+            numbers = [worker.number, rogue.number]
+            assert is_close(worker.seen[version + 1], trained(worker.seen[version], numbers, [version]))
+
+
+class Dribbling:
+    """An upload of which an element comes whenever somebody asks."""
+
+    def __init__(self, rogue: Rogue, version: int, elements: int) -> None:
+        vector = torch.zeros(elements)
+        self._header, self._data = rogue.header(version, vector), bytes_of(vector)
+        self.push: UnfinishedPush = rogue.begin_push()
+        self.push.send(pieces.encode(self._header.SerializeToString(), 0, self._data[:0]))
+        self._sent = 0
+
+    def dribble(self) -> None:
+        """Send an element."""
+        self.push.send(pieces.encode(None, self._sent, self._data[self._sent : self._sent + 4]))
+        self._sent += 4
+
+
+def test_an_upload_that_dribbles_does_not_stop_the_others() -> None:
+    """Long gradients come in one after the other, and its turn would never end."""
+    with parameter_server(*LARGE) as server, Rogue(server.target) as rogue, Rogue(server.target, "other") as other:
+        assert (rogue.number, other.number) == (0, 1)
+        with Rogue(server.target, "third"):
+            wait_until(lambda: server.status().k == 1)
+            slow = Dribbling(rogue, 0, 1_201_200)
+            wait_until(lambda: "dbw_ps_staged_gradients 1.0" in server.metrics())
+            pushing = other.begin_push()
+            for piece in pieces.cut(other.header(0, torch.zeros(1_201_200)), bytes_of(torch.zeros(1_201_200))):
+                pushing.send(piece)
+            while not pushing.call.done():
+                slow.dribble()
+            assert pushing.end().outcome == pb.GRADIENT_OUTCOME_USED
+            assert slow.push.end().outcome == pb.GRADIENT_OUTCOME_LATE
+
+
+def test_an_upload_that_dribbles_is_broken_off_when_others_were_far_faster() -> None:
+    """Otherwise iterations that wait for all workers would wait for it."""
+    flags = ("--model", "tests.models:large", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "1")
+    with parameter_server(*flags) as server, Rogue(server.target) as rogue, working(server.target, 1) as (worker,):
+        with heartbeats(rogue):
+            wait_until(lambda: worker.number >= 0 and "dbw_ps_staged_gradients 0.0" in server.metrics())
+            slow = Dribbling(rogue, 0, 1_201_200)
+            while not slow.push.call.done():
+                slow.dribble()
+            with pytest.raises(grpc.RpcError) as caught:
+                slow.push.call.result(PATIENCE)
+        assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
+        worker.wait_for(3)
