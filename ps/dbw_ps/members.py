@@ -138,7 +138,7 @@ class Members:
         """Find out whose computation is stalled; returns those that were not, and those that no longer are."""
         longest = max((one.pace.longest or 0.0 for one in self._by_number.values()), default=0.0)
         present = self._present
-        stalled = frozenset(one.number for one in present if one.pace.is_stalled(now, self._timeout, longest))
+        stalled = frozenset(one.number for one in present if one.pace.find_stalled(now, self._timeout, longest))
         before, self.stalled = self.stalled, stalled
         self.live = (self.live | before) - stalled
         return [one for one in present if one.number in stalled ^ before]

@@ -6,6 +6,9 @@ A pace holds no clock: times are seconds on any clock that does not go back.
 STALLED_FACTOR = 10.0  # a computation is stalled when it takes this many times as long as the longest one before
 # Before, or after joining again, it may take this many time-outs of workers: it may compile kernels for minutes.
 FIRST_TIMEOUTS = 20.0
+# A worker that was stalled, and finished its computation after all, is waited for this many times as long from then on:
+# if it has become slower that is soon enough, and if it has hung the next time is noticed soon.
+PATIENCE_FACTOR = 2.0
 
 
 class Pace:
@@ -14,6 +17,7 @@ class Pace:
     def __init__(self) -> None:
         self.version: int | None = None  # of the parameters that it computes with
         self.longest: float | None = None  # of its computations, but the first of each session
+        self._stalled_after: float | None = None  # seconds of the computation under way, if it is stalled
         self._joined = 0.0
         self._began: float | None = None  # when the computation under way began
         self._is_first = True
@@ -29,28 +33,32 @@ class Pace:
 
     def wait(self) -> None:
         """The worker is not computing: it waits, or sends what it has computed."""
-        self.version = self._began = None
+        self.version = self._began = self._stalled_after = None
 
     def finish(self, seconds: float | None, now: float) -> None:
         """The worker has computed a gradient in this time, if it says so."""
-        self.wait()
         if seconds is not None:
             if not self._is_first:
-                self.longest = max(self.longest or 0.0, self._credible(seconds, now))
+                seconds = self._credible(seconds, now)
+                if self._stalled_after is not None:
+                    seconds = min(seconds, PATIENCE_FACTOR * self._stalled_after / STALLED_FACTOR)
+                self.longest = max(self.longest or 0.0, seconds)
             self._is_first = False
+        self.wait()
 
     def seconds(self, now: float) -> float | None:
         """How long the computation under way has taken."""
         return None if self._began is None else max(now - self._began, 0.0)
 
-    def is_stalled(self, now: float, timeout: float, longest_of_any: float) -> bool:
+    def find_stalled(self, now: float, timeout: float, longest_of_any: float) -> bool:
         """Whether the computation under way takes far longer than this worker ever took or, at first, any worker."""
         if self._is_first or self.longest is None:
             limit = max(FIRST_TIMEOUTS * timeout, STALLED_FACTOR * longest_of_any)
         else:
             limit = max(timeout, STALLED_FACTOR * self.longest)
         seconds = self.seconds(now)
-        return seconds is not None and seconds > limit
+        self._stalled_after = limit if seconds is not None and seconds > limit else None
+        return self._stalled_after is not None
 
     def postpone(self, seconds: float) -> None:
         """Do not count this time, in which the worker could not be heard."""

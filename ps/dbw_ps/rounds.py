@@ -142,7 +142,6 @@ class Rounds:
         its = self._current
         if its is not None and its.fates.get(worker, Fate.USED) is not Fate.USED and not self._is_unreliable(worker):
             del its.fates[worker]  # it gets the parameters again
-            self._arrivals = [arrival for arrival in self._arrivals if arrival[:2] != (its.iteration, worker)]
 
     def leave(self, worker: int) -> None:
         """A worker is gone."""
@@ -171,8 +170,11 @@ class Rounds:
 
     def complete(self, worker: int, version: int, now: float) -> None:
         """A worker is done with a gradient, and will not send it: it is late, also if it could have been used."""
-        if self.verdict(worker, version) in (Verdict.USED, Verdict.LATE):
-            self.record(worker, version, Verdict.LATE, now)
+        verdict = self.verdict(worker, version)
+        if verdict is Verdict.LATE:
+            self.record(worker, version, verdict, now)
+        elif verdict is Verdict.USED:  # it is no arrival: it would count as one of the first k, which all are used
+            self._rounds[version].fates[worker] = Fate.LATE
 
     def fail(self, worker: int, version: int, fate: Fate) -> None:
         """A gradient was rejected, or lost."""
@@ -183,7 +185,10 @@ class Rounds:
     def _lose(self, its: Round, worker: int, fate: Fate) -> None:
         its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
-        self._losses[worker] += fate is Fate.LOST
+        if fate is Fate.LOST:
+            self._losses[worker] += 1
+        else:  # it did arrive
+            self._losses.pop(worker, None)
 
     def end(self, now: float, live: Set[int]) -> End | None:
         """End the current iteration if it is over, where these workers are alive."""

@@ -128,10 +128,13 @@ def test_a_stalled_worker_is_back_with_its_first_progress(how: str) -> None:
     assert played.members.stalled == set()
 
 
-def test_a_worker_that_was_taken_for_stalled_is_waited_for_longer_the_next_time() -> None:
-    played = warm("a")
-    assert played.compute("a", 100.0)
-    assert not played.compute("a", 900.0)
+def test_a_worker_that_was_taken_for_stalled_is_waited_for_twice_as_long_from_then_on() -> None:
+    """If it has become slower that is soon enough, and if it hung its next hanging is noticed soon."""
+    played, limit = warm("a"), TIMEOUT
+    for _ in range(5):
+        assert played.hang("a", 0.99 * limit) == []
+        assert played.compute("a", 100 * limit)
+        limit *= 2
 
 
 def test_one_that_says_nothing_about_its_computations_is_never_stalled() -> None:

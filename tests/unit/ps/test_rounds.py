@@ -248,6 +248,17 @@ def test_a_worker_that_said_that_it_would_not_send_is_waited_for_when_it_joins_a
     assert rounds.take_arrivals() == [Arrival(0, 1, 2.0), Arrival(0, 0, 3.0)]
 
 
+def test_what_was_not_sent_in_time_though_it_could_have_been_used_is_no_arrival() -> None:
+    """Else it would be among the first k gradients of its iteration, of which all are used."""
+    rounds = rounds_of(3, k=2)
+    rounds.complete(0, 0, 101.0)
+    rounds.arrive(1, 0, 102.0)
+    rounds.arrive(2, 0, 103.0)
+    assert rounds.over(103.0) == End(0, 2, Cause.K_REACHED, 3.0, 0)
+    assert rounds.arrive(0, 0, 104.0) is DUPLICATE
+    assert rounds.take_arrivals() == [Arrival(0, 1, 2.0), Arrival(0, 2, 3.0)]
+
+
 FATES = {"lose": Fate.LOST, "reject": Fate.REJECTED, "outlier": Fate.OUTLIER}
 EVENTS = ("arrive", *FATES, "leave", "join", "complete")
 
@@ -332,6 +343,21 @@ def test_a_worker_that_loses_gradients_in_a_row_is_not_waited_for_until_one_arri
     rounds.begin(2, 4.0)
     rounds.record(0, 3, Verdict.USED, 5.0)
     assert rounds.end(5.0, {0, 1}) is None, "it is waited for again"
+
+
+@pytest.mark.parametrize("fate", [Fate.REJECTED, Fate.OUTLIER])
+def test_a_gradient_that_was_refused_has_arrived_all_the_same(fate: Fate) -> None:
+    rounds = Rounds(0)
+    for i in range(2 * MAX_ATTEMPTS):
+        rounds.begin(2, i)
+        rounds.leave(1)  # the stream broke,
+        rounds.join(1)
+        rounds.fail(1, i, fate)  # and what came over the next one was refused
+        rounds.record(0, i, Verdict.USED, i)
+        assert rounds.end(i, {0, 1}) is not None
+    rounds.begin(2, 100.0)
+    rounds.record(0, 2 * MAX_ATTEMPTS, Verdict.USED, 101.0)
+    assert rounds.end(101.0, {0, 1}) is None, "it is waited for"
 
 
 def test_where_all_workers_lose_their_gradients_they_are_waited_for_all_the_same() -> None:
