@@ -70,11 +70,15 @@ class Checkpointing:
         if self._learnt is not None and decider.source is not Source.FALLBACK:
             await decider.import_state(self._learnt)
 
+    async def save_begun(self, decider: Decider) -> None:
+        """Begin to save a training that begins now, with its workers: resumed, it will not wait for all of them."""
+        if not self._state.is_resumed:
+            await self._begin_to_save(decider)
+
     async def save_if_due(self, now: float, decider: Decider) -> None:
         """Begin to save the training as it is, between two iterations, if it is time to."""
-        due = self._saving is None and self._writer.due(self._state.progress.iteration, now)
-        if due and (checkpoint := await self._capture()):
-            self._saving = asyncio.ensure_future(self._save(checkpoint, decider))
+        if self._saving is None and self._writer.due(self._state.progress.iteration, now):
+            await self._begin_to_save(decider)
 
     async def save_last(self, decider: Decider) -> bool:
         """Save what training ends with, or can be resumed from, unless that was done; returns whether it is saved.
@@ -92,6 +96,10 @@ class Checkpointing:
                     await asyncio.sleep(RETRY_SECONDS)
                 return True
         return False
+
+    async def _begin_to_save(self, decider: Decider) -> None:
+        if checkpoint := await self._capture():
+            self._saving = asyncio.ensure_future(self._save(checkpoint, decider))
 
     async def _capture(self) -> dict[str, Any] | None:
         loop = asyncio.get_running_loop()

@@ -119,7 +119,7 @@ class Intake:
             async with asyncio.timeout(seconds):
                 piece = piece_from(await call.read_bytes())
         except TimeoutError:
-            why = "it took far longer than others" if seconds == left else f"no piece came for {seconds:g} seconds"
+            why = "it took far too long" if seconds == left else f"no piece came for {seconds:g} seconds"
             raise BrokenOffError(f"the gradient was broken off, {why}") from None
         if piece is None:  # also how the call of a worker ends that was killed
             raise BrokenOffError("the gradient has broken off, pieces are missing at its end")

@@ -39,7 +39,10 @@ class PsOptions(ServerOptions):
     )
     worker_timeout: float = option(30.0, "seconds without a message after which a worker times out")
     max_wait: float | None = option(None, "end iterations after this many seconds with the gradients that are in")
-    staged_gradients: int = option(1, "how many long gradients to receive at once; each takes its size in memory")
+    staged_gradients: int = option(
+        1,
+        "how many long gradients to receive at once, or twice as many if some are slow; each takes its size in memory",
+    )
     max_norm_ratio: float = option(1000.0, "refuse gradients whose norm is more than this times the usual; 0: none")
     linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
     controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")

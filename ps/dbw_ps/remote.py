@@ -10,6 +10,7 @@ from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import EndCause
 from dbw.v1.job_pb2 import Job
 from dbw_controller.client import AsyncDbwClient, AsyncTrainingJob
+from dbw_controller.client.settings import ATTACH_SECONDS
 from dbw_ps.decider import FinishedIteration, Source
 from dbw_runtime.failure import describe, reason_of
 
@@ -17,13 +18,13 @@ log = logging.getLogger(__name__)
 
 
 async def iterations_of(client: AsyncDbwClient, job: str) -> int:
-    """How far a controller's job is; 0 if there is no such job, or no answer within the deadline for decisions."""
+    """How far a controller's job is; 0 if there is no such job, or the controller cannot be asked."""
     connection = client.connection()
     channel = connection.open_aio()
     stub: Any = ControllerServiceStub(channel)
     try:
         request, metadata = GetJobRequest(job=job), connection.metadata()
-        found: Job = (await stub.GetJob(request, timeout=client.deadline, metadata=metadata)).job
+        found: Job = (await stub.GetJob(request, timeout=ATTACH_SECONDS, metadata=metadata)).job
         return max(found.decision.iteration, found.learnt_iterations)
     except (grpc.RpcError, OSError) as error:
         if reason_of(error) != "JOB_NOT_FOUND":

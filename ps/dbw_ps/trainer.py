@@ -86,6 +86,7 @@ class Trainer:
         await decider.open()
         if self._checkpoints is not None:
             await self._checkpoints.restore_learnt(decider)
+            await self._checkpoints.save_begun(decider)
         self._began = self.now() - self._progress.seconds
         self._publish(first, decider)
         try:

@@ -30,6 +30,7 @@ class Turns:
 
     def __init__(self, places: int, patience: float) -> None:
         self._places, self._patience = places, patience
+        self._first_patience = patience  # as long as nobody knows how long a gradient takes
         self._waiting: deque[Turn] = deque()
         self._running: list[Turn] = []
         self._slow: list[Turn] = []  # beside those that run
@@ -73,9 +74,9 @@ class Turns:
         return self._slowest_ends if self._waiting and self._running else math.inf
 
     def ends_at(self, turn: Turn) -> float:
-        """When a gradient is to be broken off; never as long as nobody knows how long one takes."""
+        """When a gradient is to be broken off."""
         assert turn.began is not None
-        return turn.began + max(BREAK_OFF * self._usual, self._patience) if self._seconds else math.inf
+        return turn.began + (max(BREAK_OFF * self._usual, self._patience) if self._seconds else self._first_patience)
 
     def end(self, turn: Turn, now: float, is_complete: bool) -> None:
         """A gradient is complete, or not wanted any more."""
@@ -85,3 +86,5 @@ class Turns:
         if is_complete:
             assert turn.began is not None
             self._seconds.append(now - turn.began)
+        elif turn.began is not None and now >= self.ends_at(turn):
+            self._first_patience *= 2  # perhaps all are as slow, and one has to come in at last

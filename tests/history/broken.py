@@ -19,7 +19,9 @@ def without_fencing() -> None:
 def without_fenced_deletion() -> None:
     """Every session may delete a job."""
     require = ServedJob._require_deletable
-    patch.object(ServedJob, "_require_deletable", lambda served, _: require(served, None)).start()
+    patch.object(
+        ServedJob, "_require_deletable", lambda served, _, silent_seconds: require(served, None, silent_seconds)
+    ).start()
 
 
 def deciding_twice() -> None:

@@ -53,6 +53,8 @@ def effect(job: Job | None, operation: Operation) -> "Job | Refusal | None":
         return None
     if job is None:
         return Refusal("JOB_NOT_FOUND")
+    if operation.kind is Kind.DELETE and job.session is None:
+        return None  # nobody has it since the controller restarted, so that any session of before may be its last one
     if operation.session is not None and operation.session != job.session:
         return Refusal("SESSION_REPLACED" if operation.session in job.replaced else "SESSION_NOT_FOUND")
     match operation.kind:

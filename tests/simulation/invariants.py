@@ -40,6 +40,7 @@ class Invariants:
         self._snapshots: dict[str, int] = {}  # the learnt iterations of each job on the controller's disk
         self._saved_or_trouble: dict[str, float] = {}  # when each job was last saved, or could not be
         self._checkpoints: dict[str, int] = {}  # the iteration of the last checkpoint of each parameter server
+        self._begun: set[str] = set()
 
     def violated(self, text: str) -> None:
         """Take note of a violation; the simulation ends after this event."""
@@ -70,9 +71,9 @@ class Invariants:
             elif now - self._saved_or_trouble.setdefault(served.name, now) > SAVED_SECONDS:
                 self.violated(f"job {served.name} was not saved for {SAVED_SECONDS:g} s, though the disk works")
 
-    def has_checkpoint(self, process: str) -> bool:
-        """Whether a parameter server has written a checkpoint of a training that had begun."""
-        return self._checkpoints.get(process, 0) > 0
+    def has_begun(self, process: str) -> bool:
+        """Whether a parameter server has written that its training has begun."""
+        return process in self._begun
 
     def check_resumed(self, process: str, iteration: int) -> None:
         """A parameter server goes on from its last checkpoint, or a later one."""
@@ -125,8 +126,8 @@ class Invariants:
         if session != self._sessions.get(served):
             self.violated(f"job {served.name} was changed by the session {session}, which was replaced")
 
-    def _deleted(self, served: ServedJob, _: None, session: str | None) -> None:
-        if session is not None:
+    def _deleted(self, served: ServedJob, _: None, session: str | None, __: float) -> None:
+        if session is not None and served in self._sessions:  # otherwise nobody has it since the controller restarted
             self._session_used(served, None, session)
 
     def _deletion_requested(self, _: Jobs, __: object, served: ServedJob, why: str, session: str | None = None) -> None:
@@ -161,8 +162,11 @@ class Invariants:
             if found.get(name, -1) < learnt:
                 self.violated(f"the snapshot of {name} has {learnt} iterations, the restored job {found.get(name)}")
 
-    def _checkpoint_written(self, _: CheckpointFolder, __: Path, iteration: int, *___: object) -> None:
-        self._checkpoints[_running().name] = iteration
+    def _checkpoint_written(self, _: CheckpointFolder, __: Path, iteration: int, state: Mapping[str, Any]) -> None:
+        process = _running().name
+        self._checkpoints[process] = iteration
+        if state["workers"]:
+            self._begun.add(process)
 
     def _round_began(self, _: Rounds, iteration: int, k: int, *__: object) -> None:
         process = _running().name

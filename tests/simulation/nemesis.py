@@ -57,7 +57,7 @@ class Nemesis:
                 self._loop.call_later(seconds, host.start)
             case Fault.LOSE:
                 others = [other for other in worker.training.workers if not other.is_over and other is not worker]
-                if others and world.invariants.has_checkpoint(worker.training.name):  # before, it waits for all
+                if others and world.invariants.has_begun(worker.training.name):  # before, it waits for all
                     self._note(fault, worker.name, seconds)
                     worker.is_over = True
                     worker.kill()

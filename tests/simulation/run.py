@@ -127,6 +127,6 @@ def can_save(controller: ControllerHost) -> bool:
 def can_go_on(training: Training) -> bool:
     """Whether a training can be expected to make progress. Before its first iteration it waits for its workers."""
     invariants = training.world.invariants
-    if training.missing_workers and not invariants.has_checkpoint(training.name):
+    if training.missing_workers and not invariants.has_begun(training.name):
         return False
     return not training.is_over and training.is_running and any(worker.is_well for worker in training.workers)

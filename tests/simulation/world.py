@@ -59,8 +59,8 @@ class World:
         return 1.7e9 + self.loop.time() + self.wall_offset
 
     def note(self, text: str) -> None:
-        """Take note of something that happened."""
-        self.events.append(f"{self.loop.time():9.3f}  {text}")
+        """Take note of something that happened; the name of a temporary folder is another one each time."""
+        self.events.append(f"{self.loop.time():9.3f}  {text.replace(f'{self.folder}/', '')}")
 
     @property
     def workers(self) -> "list[WorkerHost]":

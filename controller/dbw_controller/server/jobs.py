@@ -14,6 +14,7 @@ from dbw_controller.core.errors import (
     JobNotFoundError,
     LimitReachedError,
     NotOwnerError,
+    SessionReplacedError,
     damaged_state,
 )
 from dbw_controller.core.estimators.durations import Solver
@@ -98,15 +99,17 @@ class Jobs:
         log.info("created", extra={"job": name, "owner": identity, "live_workers": membership.live_workers})
         return served
 
-    async def delete(self, served: ServedJob, why: str, session: str | None = None) -> None:
-        """Remove a job and all that it has learnt; if a session is given, it must be the current one.
+    async def delete(
+        self, served: ServedJob, why: str, session: str | None = None, silent_seconds: float = 0.0
+    ) -> None:
+        """Remove a job and all that it has learnt, as `ServedJob.delete` does.
 
         DiskFailedError if its snapshot cannot be deleted: the job stays.
         """
-        await unless_cancelled(asyncio.ensure_future(self._delete(served, why, session)))
+        await unless_cancelled(asyncio.ensure_future(self._delete(served, why, session, silent_seconds)))
 
-    async def _delete(self, served: ServedJob, why: str, session: str | None) -> None:
-        await served.delete(session)
+    async def _delete(self, served: ServedJob, why: str, session: str | None, silent_seconds: float) -> None:
+        await served.delete(session, silent_seconds)
         if self._jobs.get(served.name) is served:  # and not one that was created meanwhile
             del self._jobs[served.name]
             log.info(why, extra={"job": served.name, "learnt_iterations": served.job.learnt_iterations})
@@ -116,9 +119,9 @@ class Jobs:
         for served in self.all():
             if served.silent_seconds > seconds:
                 try:
-                    await self.delete(served, "deleted, because it was silent for too long")
-                except JobNotFoundError:
-                    pass  # it is deleted already
+                    await self.delete(served, "deleted, because it was silent for too long", silent_seconds=seconds)
+                except (JobNotFoundError, SessionReplacedError):
+                    pass  # it is deleted already, or in use again
                 except DiskFailedError as error:
                     log.error("silent for too long, but not deleted: %s", error, extra={"job": served.name})
 

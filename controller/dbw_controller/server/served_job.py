@@ -177,17 +177,23 @@ class ServedJob:
         """How long nobody has used the job, as far as this process knows; 0 while a stream of reports is open."""
         return 0.0 if self.streams else self._clock() - self._used
 
-    async def delete(self, session: str | None = None) -> None:
-        """End the job, in its current session if one is given. If its snapshot cannot be deleted, it stays as it is."""
-        require = partial(self._require_deletable, session)
+    async def delete(self, session: str | None = None, silent_seconds: float = 0.0) -> None:
+        """End the job, in its current session if one is given, and if it has been silent for so long.
+
+        If its snapshot cannot be deleted, it stays as it is.
+        """
+        require = partial(self._require_deletable, session, silent_seconds)
         # Once more when the snapshot is deleted: a session that has begun meanwhile keeps the job.
         await self.saver.delete(require, partial(self.run, require, then=self._end))
 
-    def _require_deletable(self, session: str | None) -> None:
+    def _require_deletable(self, session: str | None, silent_seconds: float) -> None:
         if self.ended:
             raise JobNotFoundError(self.name)
-        if session is not None:
+        # Nobody has created the job again since the controller restarted: its last session is over, and may say so.
+        if session is not None and self._session is not None:
             self.require_session(session)
+        if self.silent_seconds < silent_seconds:
+            raise SessionReplacedError(self.name)
 
     def _end(self, _: None) -> None:
         self.ended = True

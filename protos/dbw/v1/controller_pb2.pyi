@@ -546,7 +546,8 @@ class DeleteJobRequest(_message.Message):
     """Whether it is fine if there is no such job."""
     session: _builtins.str
     """The session that CreateJob began, for a PS whose training is over: one that was replaced cannot delete the job of
-    its successor. Unset: the job is deleted whoever uses it, as an operator asks.
+    its successor. A controller that has restarted takes any, until a PS creates the job again. Unset: the job is
+    deleted whoever uses it, as an operator asks.
     """
     def __init__(
         self,

@@ -73,6 +73,19 @@ def test_what_is_reported_between_iterations_is_not_lost_either(tmp_path: Path) 
         assert stub.GetJob(pb.GetJobRequest(job="resnet")).job.membership.live_workers == 7
 
 
+def test_a_training_that_ends_after_a_restart_deletes_its_job_unless_another_one_has_it(folder: Path) -> None:
+    with controller("--state-dir", str(folder)) as server, server.stub() as stub:
+        sessions = {name: attach(stub, name) for name in ("resnet", "healthy")}
+        server.stop()
+    with controller("--state-dir", str(folder)) as server, server.stub() as stub:
+        attach(stub, "healthy")
+        stub.DeleteJob(pb.DeleteJobRequest(job="resnet", session=sessions["resnet"]))
+        with pytest.raises(grpc.RpcError) as error:
+            stub.DeleteJob(pb.DeleteJobRequest(job="healthy", session=sessions["healthy"]))
+        assert failure(error.value)[1] == "SESSION_NOT_FOUND"
+        assert [job.name for job in stub.ListJobs(pb.ListJobsRequest()).jobs] == ["healthy"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_controller_that_is_killed_loses_at_most_what_it_said_was_not_saved(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

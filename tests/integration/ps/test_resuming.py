@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._delayed import delayed
 from dbw.v1 import controller_pb2 as pb
+from dbw_controller.client import DbwClient
 from dbw_ps.training_log import read
 from tests.programs import ADDRESSES, Program
 from tests.servers import Controller, controller, parameter_server, wait_until
@@ -74,6 +76,14 @@ def test_a_controller_s_job_without_its_checkpoints_is_left_alone_and_begins_aga
         with parameter_server(*TINY, *kept, str(empty), "--fresh") as server, Rogue(server.target):
             wait_until(lambda: server.status().k > 0)
             assert job_of(decider) == (0, 5)
+
+
+def test_a_controller_that_is_far_away_is_asked_as_well(tmp_path: Path) -> None:
+    with controller() as decider, delayed(decider.target, 0.4) as way:
+        DbwClient(decider.target).job("training", workers=2, iteration=5).close()
+        flags = ("--controller", way.address, "--resume", "--checkpoint-dir", str(tmp_path))
+        assert "job training has come to iteration 5" in refuse(*flags)
+        assert job_of(decider)[0] == 5
 
 
 @pytest.mark.parametrize("fresh", [(), ("--fresh",)], ids=["without", "with"])

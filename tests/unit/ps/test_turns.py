@@ -77,7 +77,7 @@ def test_how_long_a_gradient_may_take_depends_on_how_long_others_take() -> None:
     turns = Turns(1, PATIENCE)
     turn = turns.ask()
     turns.begin(5.0)
-    assert turns.ends_at(turn) == math.inf  # it is the first, and may be as fast as any
+    assert turns.ends_at(turn) == 5.0 + PATIENCE
     turns.end(turn, 5.1, is_complete=True)
     turn = turns.ask()
     turns.begin(6.0)
@@ -88,6 +88,27 @@ def test_how_long_a_gradient_may_take_depends_on_how_long_others_take() -> None:
     turn = slow.ask()
     slow.begin(1000.0)
     assert slow.ends_at(turn) == 1000.0 + BREAK_OFF * 100.0
+
+
+@given(st.integers(1, 3), st.floats(1.0, 1e4))
+def test_those_who_never_complete_a_gradient_end_and_those_who_need_long_do_not(places: int, seconds: float) -> None:
+    """Nobody knows yet how long a gradient takes, and so many dribble that they take every place."""
+    turns, now = Turns(places, PATIENCE), 0.0
+    running: dict[Turn, bool] = {}
+    asked = {turns.ask(): True for _ in range(2 * places)} | {turns.ask(): False}  # whether it never ends
+    while not turns._seconds:
+        running |= {turn: asked.pop(turn) for turn in turns.begin(now)}
+        ends = {turn: (turns.ends_at(turn), False) for turn in running}
+        for turn in (turn for turn, dribbles in running.items() if not dribbles):
+            assert turn.began is not None
+            ends[turn] = min(ends[turn], (turn.began + seconds, True))
+        turn, (now, is_complete) = min(ends.items(), key=lambda item: item[1])
+        if turns.wake_at < now:
+            now = turns.wake_at
+            continue
+        turns.end(turn, now, is_complete)
+        asked[turns.ask()] = running.pop(turn)  # again
+        assert now <= 20 * max(seconds, PATIENCE)
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=3, max_size=20), st.floats(1.0, 5.0))

@@ -109,6 +109,25 @@ def test_only_jobs_that_were_silent_for_too_long_are_deleted(tmp_path: Path) -> 
     asyncio.run(claims())
 
 
+def test_a_job_that_is_used_again_while_the_disk_is_slow_is_not_deleted_for_its_silence(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 10, 100, clock=virtual_clock)
+        served, other = create(jobs, "silent"), create(jobs, "other")
+        await asyncio.sleep(100.0)
+        store.hangs_until = virtual_clock() + 1.0
+        other.changed()  # which takes the disk's turn
+        deleting = asyncio.ensure_future(jobs.delete_silent(99.0))
+        await asyncio.sleep(0.5)
+        served.attach(Membership(4), None)
+        served.changed()
+        await deleting
+        assert served in jobs.all()
+        await jobs.close()
+
+    run(claims())
+
+
 @pytest.mark.parametrize("jump", [-3600.0, 8 * 86_400.0])
 def test_a_wall_clock_that_jumps_is_shown_and_decides_nothing(tmp_path: Path, jump: float) -> None:
     async def claims() -> None:
