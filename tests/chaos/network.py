@@ -39,6 +39,7 @@ class Link:
         self._connections: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
+        self._starting = asyncio.Lock()
         for gate in self._open.values():
             gate.set()
 
@@ -48,8 +49,10 @@ class Link:
         return f"127.0.0.1:{self.port}"
 
     async def start(self) -> None:
-        """Accept connections."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=CHUNK_BYTES)
+        """Accept connections, unless it does already because two faults met on it."""
+        async with self._starting:
+            if self._server is None:
+                self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, limit=CHUNK_BYTES)
 
     async def refuse(self) -> None:
         """Refuse connections, until it is started again."""
