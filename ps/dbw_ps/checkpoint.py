@@ -26,6 +26,7 @@ FORMAT_VERSION = 1
 NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 DIGEST_BYTES, CHUNK_BYTES = 64, 2**20
 RETRY_SECONDS = 10.0  # a disk that fails is given some time
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CheckpointFolder:
@@ -47,6 +48,18 @@ class CheckpointFolder:
         assert 0 <= iteration < 10**12
         assert "format_version" not in state
         path = self._path / f"checkpoint-{iteration:012}.pt"
+        try:
+            self._write(path, iteration, state)
+        except OSError as error:
+            if error.errno not in FULL or not self._delete_old(keep_hours=0):
+                raise
+            log.warning("the disk of %s is full: the checkpoints of earlier hours were deleted", self._path)
+            self._write(path, iteration, state)
+        self._losses[path] = loss_of(state.get("losses", ()))
+        self._delete_old(self._keep_hours)
+        return path
+
+    def _write(self, path: Path, iteration: int, state: dict[str, Any]) -> None:
         with atomic_write(path) as file:
             _write(file, {"format_version": FORMAT_VERSION, **state})
             flush(file)  # if that fails, others are still there
@@ -54,19 +67,21 @@ class CheckpointFolder:
                 if later > iteration:  # `newest` would prefer it to those that come now
                     aside = set_aside(other, "abandoned")
                     log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
-        self._losses[path] = loss_of(state.get("losses", ()))
-        self._delete_old()
-        return path
 
-    def _delete_old(self) -> None:
+    def _delete_old(self, keep_hours: int) -> int:
+        """Delete what is not to be kept; returns how many checkpoints that were."""
+        deleted = 0
         try:
             found = {path: Saved(iteration, path.stat().st_mtime, self._loss(path)) for iteration, path in self._all()}
-            stay = kept(found.values(), self._keep, self._keep_hours)
+            stay = kept(found.values(), self._keep, keep_hours)
             for path, saved in found.items():
                 if saved.iteration not in stay:
                     path.unlink(missing_ok=True)
+                    self._losses.pop(path, None)
+                    deleted += 1
         except OSError as error:
             log.warning("old checkpoints cannot be deleted: %s", error)
+        return deleted
 
     def _loss(self, path: Path) -> float | None:
         """The loss of a checkpoint, which may be of an earlier process; None if it cannot be read."""
@@ -178,14 +193,9 @@ def _write(file: IO[bytes], content: dict[str, Any]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        try:
-            size = file.seek(0, os.SEEK_END) - DIGEST_BYTES
-            if size < 0 or _digest(file, size) != _at(file, size).read():
-                raise _UnusableError("damaged", f"its digest does not match its {size + DIGEST_BYTES} bytes")
-        except OSError as error:
-            if error.errno == errno.EIO:
-                raise _UnusableError("damaged", str(error)) from error
-            raise
+        size = file.seek(0, os.SEEK_END) - DIGEST_BYTES
+        if size < 0 or _digest(file, size) != _at(file, size).read():
+            raise _UnusableError("damaged", f"its digest does not match its {size + DIGEST_BYTES} bytes")
         try:
             content: dict[str, Any] = torch.load(_at(file, 0), map_location="cpu", weights_only=True)
         except Exception as error:

@@ -23,6 +23,8 @@ class LogWriter:
         self._file, self._disk = file, disk
         self._waiting: deque[Mapping[str, Any]] = deque()
         self._thread = ThreadPoolExecutor(1, "training log")
+        self._is_queued = False  # whether the thread will look at what waits, but does not yet
+        self._is_dropping = False
         self.dropped = 0
 
     @property
@@ -32,13 +34,17 @@ class LogWriter:
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Add a line, as soon as the disk takes it."""
-        if len(self._waiting) >= MAX_WAITING:
-            if not self.dropped:
-                log.error("lines of the training log are dropped: %d of them wait for the disk", MAX_WAITING)
+        is_full = len(self._waiting) >= MAX_WAITING
+        if is_full and not self._is_dropping:
+            log.error("lines of the training log are dropped: %d of them wait for the disk", MAX_WAITING)
+        self._is_dropping = is_full
+        if is_full:
             self.dropped += 1
-            return
-        self._waiting.append(entry)
-        self._in_thread(self._write_waiting)
+        else:
+            self._waiting.append(entry)
+        if not self._is_queued:
+            self._is_queued = True
+            self._in_thread(self._write_waiting)
 
     async def flush(self, seconds: float) -> bool:
         """Try for this long to make all lines last over a power failure; returns whether they do."""
@@ -60,6 +66,7 @@ class LogWriter:
         return writing
 
     def _write_waiting(self) -> bool:
+        self._is_queued = False
         while self._waiting:
             if not self._file.write(self._waiting[0]):
                 return False

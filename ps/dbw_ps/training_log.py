@@ -144,6 +144,12 @@ def _remove_from(path: Path, iteration: int) -> None:
                 rest_stays |= stays(line)
         if end == file.tell():
             return
+        if end == 0 and rest_has_iterations and not rest_stays:  # all goes, which needs no room on a full disk
+            path.rename(aside := free_name(path, "removed"))
+            path.touch()
+            shutil.copymode(aside, path)
+            log.info("the training log %s begins again; what it had is kept as %s", path, aside)
+            return
         if rest_has_iterations:
             _keep_aside(path, file, end)
         if rest_stays:  # after a power failure perhaps, which can leave anything between two lines

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -349,6 +349,42 @@ def test_after_a_full_disk_training_goes_on_and_saves_again(small_disk: Path, ca
     assert writer.due(4, clock.now + RETRY_SECONDS)
     assert writer.write(4, state(4))
     assert newest_iteration(folder) == 4
+    folder.close()
+
+
+def test_a_disk_without_room_for_checkpoints_of_earlier_hours_still_takes_new_ones(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = CheckpointFolder(small_disk, keep=1, keep_hours=24)
+    for iteration in range(5):  # two of which fit
+        os.utime(folder.write(iteration, state(iteration, 15_000)), (3600 * iteration, 3600 * iteration))
+    assert newest_iteration(folder, 15_000) == 4
+    assert "the checkpoints of earlier hours were deleted" in caplog.text
+    folder.close()
+
+
+def test_a_disk_that_fails_to_read_is_no_reason_to_set_a_checkpoint_aside(
+    folder: CheckpointFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system says so when its server is away for a moment."""
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    folder.write(1, state(1))
+    with monkeypatch.context() as patches:
+        patches.setattr(checkpoint, "_digest", fail)
+        with pytest.raises(FolderError, match="Input/output error"):
+            folder.newest()
+    assert names(tmp_path) == [name(1)]
+    assert newest_iteration(folder) == 1
+
+
+def test_what_is_known_of_deleted_checkpoints_is_forgotten(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=2, keep_hours=0)
+    for iteration in range(50):
+        folder.write(iteration, state(iteration))
+    assert len(folder._losses) == 2
     folder.close()
 
 

@@ -118,3 +118,30 @@ def test_a_bounded_number_of_lines_waits_in_memory(
         run(disk, scenario)
     assert disk.iterations == [0, 1, 2]
     assert caplog.messages == ["lines of the training log are dropped: 3 of them wait for the disk"]
+
+
+def test_what_waits_is_written_as_soon_as_there_is_room_though_no_line_fitted_into_memory(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_writer, "MAX_WAITING", 3)
+
+    async def scenario(writer: LogWriter, _: DiskWatch) -> None:
+        disk.is_full = True
+        write(writer, range(10))
+        await asyncio.wrap_future(writer._thread.submit(bool))  # all that was tried has failed
+        disk.is_full = False
+        writer.write({"iteration": 10})
+        await asyncio.wrap_future(writer._thread.submit(bool))
+        assert disk.iterations == [0, 1, 2]
+
+    run(disk, scenario)
+
+
+def test_a_disk_that_hangs_has_one_task_however_many_lines_there_are(disk: Disk) -> None:
+    async def scenario(writer: LogWriter, _: DiskWatch) -> None:
+        disk.works.clear()
+        write(writer, range(1000))
+        assert writer._thread._work_queue.qsize() <= 1
+
+    run(disk, scenario)
+    assert disk.iterations == list(range(1000))

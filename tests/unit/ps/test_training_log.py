@@ -36,6 +36,10 @@ def removed(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.removed-{number}")
 
 
+def fail(*_: object) -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -103,14 +107,23 @@ def test_what_is_removed_is_kept_in_a_file_of_its_own(path: Path) -> None:
 def test_a_full_disk_keeps_a_log_from_being_kept_aside_but_not_from_being_cut(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> NoReturn:
-        raise OSError(28, "No space left on device")
-
     write(path, range(10))
-    monkeypatch.setattr(training_log, "atomic_write", full)
+    monkeypatch.setattr(training_log, "atomic_write", fail)
     TrainingLog(path, resume_at=5).close()
     assert iterations(path) == list(range(5))
     assert "cannot be kept as" in caplog.text
+
+
+def test_a_log_of_which_everything_is_removed_is_kept_aside_also_on_a_full_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, range(10))
+    path.chmod(0o640)
+    monkeypatch.setattr(training_log, "atomic_write", fail)
+    TrainingLog(path, resume_at=0).close()
+    assert iterations(path) == []
+    assert iterations(removed(path, 1)) == list(range(10))
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_log_of_which_nothing_is_removed_is_not_rewritten(path: Path) -> None:
@@ -208,10 +221,6 @@ TrainingLog(Path({str(path)!r}), resume_at=5)
     assert iterations(path) == list(range(10))
     write(path, range(10, 11))
     assert iterations(path) == list(range(11))
-
-
-def fail(_: int) -> None:
-    raise OSError(28, "No space left on device")
 
 
 def test_a_disk_that_fails_while_a_log_is_opened_is_not_wrong_usage(
