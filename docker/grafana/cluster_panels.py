@@ -109,7 +109,7 @@ PARAMETER_SERVER = Row(
         64,
         "Gradients by outcome",
         "Gradients a second by what became of them; notified and interrupted ones were not sent at all.",
-        "when there are not_finite (training diverges), outlier, malformed, wrong_version or lost ones.",
+        "when there are not_finite (training diverges), outlier, malformed, wrong_version, left_out or lost ones.",
         [server(rate("dbw_ps_gradients_total"), "{{outcome}}")],
         unit="cps",
         stacked=True,

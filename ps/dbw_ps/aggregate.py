@@ -26,6 +26,7 @@ class WholeGradient(NamedTuple):
     parameters: Sequence[torch.Tensor]  # its pieces, in order
     buffers: Sequence[torch.Tensor]  # the pieces of the model's buffers, in order
     squared_norm: float  # ‖g‖²
+    squared_buffer_norm: float = 0.0
 
 
 class Aggregate:

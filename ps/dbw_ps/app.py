@@ -81,8 +81,8 @@ def assemble(
     members = Members(secrets.token_hex(8), options.worker_timeout, checkpoint.get("workers"))
     aggregate = Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate))
     rounds = Rounds(state.progress.iteration, options.max_wait)
-    outliers = Outliers(options.max_norm_ratio, state.progress.usual_norm)
-    collector = GradientCollector(rounds, members, aggregate, outliers, clock)
+    outliers = Outliers(options.max_norm_ratio, state.progress.usual_norms)
+    collector = GradientCollector(rounds, members, aggregate, outliers, clock, options.rejoin_seconds)
     writer, checkpoints = None, None
     if folder is not None:
         every = options.checkpoint_iterations, options.checkpoint_seconds

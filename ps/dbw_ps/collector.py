@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -33,9 +34,11 @@ class GradientCollector:
         aggregate: Aggregate,
         outliers: Outliers,
         clock: Callable[[], float] = time.monotonic,
+        alone_seconds: float = 60.0,  # how long outliers wait for other workers, which could say that they are right
     ) -> None:
         self._rounds, self._members, self._aggregate, self.now = rounds, members, aggregate, clock
-        self._outliers = outliers
+        self._outliers, self._alone_seconds = outliers, alone_seconds
+        self._alone_until: float | None = None
         self._losses: dict[int, float] = {}  # of this iteration, that workers have told
         # More threads than one would only take processors away from what receives gradients.
         self._adder = ThreadPoolExecutor(1, "sum", initializer=lambda: torch.set_num_threads(1))
@@ -68,8 +71,9 @@ class GradientCollector:
 
     def use(self, member: Member, gradient: WholeGradient) -> None:
         """Add a gradient that is complete. Raises OutlierError if its norm speaks against that."""
-        if self._outliers.is_outlier(member.number, norm := math.sqrt(gradient.squared_norm)):
-            raise OutlierError(f"its norm is {norm:.3g}, and usually it is {self._outliers.usual:.3g}")
+        norms = math.sqrt(gradient.squared_norm), math.sqrt(gradient.squared_buffer_norm)
+        if problem := self._outliers.problem(member.number, *norms):
+            raise OutlierError(problem)
         if gradient.header.HasField("loss"):
             self._losses[member.number] = gradient.header.loss
         self._rounds.record(member.number, gradient.header.version, Verdict.USED, self.now())
@@ -100,6 +104,7 @@ class GradientCollector:
         """Begin an iteration, whose parameters are being published; returns the time."""
         now = self.now()
         self._iteration = self._rounds.begin(k, now, deadline_seconds)
+        self._alone_until = None
         return now
 
     async def wait_for_end(self, start_over: Callable[[int], object]) -> End | None:
@@ -107,26 +112,42 @@ class GradientCollector:
         while (end := self._rounds.end(self.now(), self._members.live)) is None:
             if self.is_stopping:
                 return None
+            wake_at = self._rounds.wake_at
             if self._rounds.is_blocked(self._members.live):
-                self._start_over(start_over)
-            await self.wait_for_change(self._rounds.wake_at)
+                wake_at = self._go_on_or_wait(start_over)
+            await self.wait_for_change(wake_at)
         self.iteration_over.set()
         self.iteration_over = asyncio.Event()
         return end
 
-    def _start_over(self, start_over: Callable[[int], object]) -> None:
-        """Let workers compute the gradients of this iteration again, since there is none that can be used."""
-        live = self._members.live
+    def _go_on_or_wait(self, start_over: Callable[[int], object]) -> float | None:
+        """Do what can be done where no gradient of this iteration can be used; returns until when to wait, if not."""
+        live, outliers = self._members.live, self._members.live & self._rounds.outliers
+        believed = outliers if self._outliers.are_most(outliers) else frozenset[int]()
+        if believed:  # something has changed for all, and they are right
+            self._outliers.keep_only(believed)
         problem = f"none of the gradients of all {len(live)} workers for iteration {self._iteration} can be used"
-        workers = self._rounds.start_over(live)
+        workers = self._rounds.start_over(live, believed)
+        if not workers and outliers:
+            return self._wait_for_others(sorted(outliers), problem)
         if not workers:
             advice = "lower the learning rate, or see what workers compute"
             raise NoUsableGradientsError(f"{problem}, perhaps because training diverges: {advice}")
         log.warning("%s: workers %s compute them again", problem, sorted(workers))
-        if outliers := workers & self._rounds.outliers:  # perhaps only they are right
-            self._outliers.keep_only(outliers)
         for worker in workers:
             start_over(worker)
+        return None
+
+    def _wait_for_others(self, outliers: list[int], problem: str) -> float:
+        """Give others time to come, where most are away, and those that are there send what is far too large."""
+        why = f"{problem}: those of workers {outliers} are far larger than usual, and most of the others are away"
+        if self._alone_until is None:
+            self._alone_until = self.now() + self._alone_seconds
+            log.warning("%s; waiting %g s for them", why, self._alone_seconds)
+        if self.now() >= self._alone_until:
+            advice = "see what these workers compute, start others, or give --max-norm-ratio 0 if they are right"
+            raise NoUsableGradientsError(f"{why}: {advice}")
+        return self._alone_until
 
     def take_losses(self) -> dict[int, float]:
         """What the workers whose gradients were used in this iteration say their losses are."""
@@ -134,9 +155,9 @@ class GradientCollector:
         return losses
 
     @property
-    def usual_norm(self) -> float:
-        """How long gradients usually are; 0 if that is not known."""
-        return self._outliers.usual
+    def usual_norms(self) -> dict[str, Any]:
+        """What is known of the norms of gradients, to go on from later."""
+        return self._outliers.state
 
     async def finish(self, compute: Executor) -> tuple[Moments, list[Arrival]]:
         """Average the gradients of the iteration; returns their moments, and what has arrived since the last one."""

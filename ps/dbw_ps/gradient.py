@@ -40,7 +40,7 @@ class NotFiniteError(RejectedError):
 
 
 class OutlierError(RejectedError):
-    """A gradient is far longer than gradients usually are."""
+    """A gradient is far larger than gradients usually are."""
 
     outcome = pb.GRADIENT_OUTCOME_OUTLIER
     fate = Fate.OUTLIER
@@ -66,13 +66,14 @@ class IncomingGradient:
         self._received = 0
         self._parameters: list[torch.Tensor] = []  # the pieces, in order
         self._buffers: list[torch.Tensor] = []
-        self._squared_norm = 0.0  # of the parameters' pieces
+        self._squared_norm = self._squared_buffer_norm = 0.0
 
     @property
     def whole(self) -> WholeGradient:
         """The gradient, once it is complete."""
         assert self.is_complete
-        return WholeGradient(self.header, self._parameters, self._buffers, self._squared_norm)
+        norms = self._squared_norm, self._squared_buffer_norm
+        return WholeGradient(self.header, self._parameters, self._buffers, *norms)
 
     @property
     def is_complete(self) -> bool:
@@ -80,7 +81,7 @@ class IncomingGradient:
         return self._received == self._total
 
     def take(self, piece: Piece) -> None:
-        """Take the next piece in, and what it adds to the squared norm."""
+        """Take the next piece in, and what it adds to the squared norms."""
         size = piece.data.nbytes
         if piece.offset != self._received:
             raise MalformedError(f"a piece stands at {piece.offset}; the next one should at {self._received}")
@@ -99,7 +100,8 @@ class IncomingGradient:
             self._parameters.append(vector)
         if size > trained:
             values = vector_over(piece.data[trained:], torch.float32)
-            if not values.isfinite().all():
+            self._squared_buffer_norm += squared_norm(values)
+            if not math.isfinite(self._squared_buffer_norm):
                 raise NotFiniteError("it has buffers that are not finite")
             self._buffers.append(values)
         self._received += size

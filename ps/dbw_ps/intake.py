@@ -37,6 +37,7 @@ class Intake:
         self._timeout = 2 * options.worker_timeout  # a worker of which nothing at all comes times out before
         self._turns = Turns(options.staged_gradients, self._timeout)
         self._begun: dict[Turn, asyncio.Event] = {}
+        self._limits: dict[Turn, asyncio.Timeout] = {}  # of those that have begun
         self._timer: asyncio.TimerHandle | None = None
 
     async def take(self, member: Member, header: pb.GradientHeader, first: Piece, call: Call) -> Outcome:
@@ -83,43 +84,50 @@ class Intake:
             _ = receiving.cancelled() or receiving.exception()  # nobody else looks at it
 
     async def _receive_pieces(self, member: Member, gradient: IncomingGradient, call: Call) -> None:
-        async with self._turn(gradient) as turn:
+        async with self._turn(gradient):
             with self._metrics.staged.track_inprogress():
                 await call.accept()  # which the worker waits for
                 while not gradient.is_complete:
-                    self._take_piece(gradient, await self._next_piece(turn, call))
+                    self._take_piece(gradient, await self._next_piece(call))
                     member.heard = self._collector.now()
 
     @asynccontextmanager
-    async def _turn(self, gradient: IncomingGradient) -> AsyncIterator[Turn]:
+    async def _turn(self, gradient: IncomingGradient) -> AsyncIterator[None]:
         turn = self._turns.ask()
         begun = self._begun[turn] = asyncio.Event()
         try:
-            self._begin_turns()
+            self._update_turns()
             await begun.wait()
-            yield turn
+            async with asyncio.timeout(None) as self._limits[turn]:
+                self._update_turns()
+                yield
+        except TimeoutError:
+            self._turns.broken_off()
+            raise BrokenOffError("the gradient was broken off, it took far too long") from None
         finally:
             del self._begun[turn]
+            self._limits.pop(turn, None)
             self._turns.end(turn, self._collector.now(), gradient.is_complete)
-            self._begin_turns()
+            self._update_turns()
 
-    def _begin_turns(self) -> None:
-        """Let those begin whose turn it is, now and whenever a slow gradient has had its time."""
+    def _update_turns(self) -> None:
+        """Let those begin whose turn it is, and set the limits of all, which depend on who waits."""
         for turn in self._turns.begin(self._collector.now()):
             self._begun[turn].set()
+        loop, ahead = asyncio.get_running_loop(), self._turns.wake_at - self._collector.now()
         if self._timer is not None:
             self._timer.cancel()
-        seconds = self._turns.wake_at - self._collector.now()
-        self._timer = None if seconds == math.inf else asyncio.get_running_loop().call_later(seconds, self._begin_turns)
+        self._timer = None if ahead == math.inf else loop.call_later(ahead, self._update_turns)
+        for turn, limit in self._limits.items():
+            if not limit.expired():
+                limit.reschedule(loop.time() + self._turns.ends_at(turn) - self._collector.now())
 
-    async def _next_piece(self, turn: Turn, call: Call) -> Piece:
-        left = self._turns.ends_at(turn) - self._collector.now()
-        seconds = min(self._timeout, left)
+    async def _next_piece(self, call: Call) -> Piece:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._timeout):
                 piece = piece_from(await call.read_bytes())
         except TimeoutError:
-            why = "it took far too long" if seconds == left else f"no piece came for {seconds:g} seconds"
+            why = f"no piece came for {self._timeout:g} seconds"
             raise BrokenOffError(f"the gradient was broken off, {why}") from None
         if piece is None:  # also how the call of a worker ends that was killed
             raise BrokenOffError("the gradient has broken off, pieces are missing at its end")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from dbw_ps.pace import Pace
 
@@ -119,7 +120,7 @@ class Members:
         """End a worker's session."""
         self.live -= {member.number}
         self.stalled -= {member.number}
-        member.pace.wait()
+        member.pace.leave()
 
     def suspect(self, session: str, now: float, seconds: float) -> None:
         """Let a worker time out this many seconds from now, unless a message comes from it by then."""
@@ -136,9 +137,10 @@ class Members:
 
     def find_stalled(self, now: float) -> list[Member]:
         """Find out whose computation is stalled; returns those that were not, and those that no longer are."""
-        longest = max((one.pace.longest or 0.0 for one in self._by_number.values()), default=0.0)
         present = self._present
-        stalled = frozenset(one.number for one in present if one.pace.find_stalled(now, self._timeout, longest))
+        known = [one.pace.longest for one in present if one.pace.longest is not None]
+        usual = median_low(known) if known else 0.0
+        stalled = frozenset(one.number for one in present if one.pace.find_stalled(now, self._timeout, usual))
         before, self.stalled = self.stalled, stalled
         self.live = (self.live | before) - stalled
         return [one for one in present if one.number in stalled ^ before]

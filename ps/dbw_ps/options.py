@@ -35,7 +35,8 @@ class PsOptions(ServerOptions):
     max_seconds: float | None = option(None, "train for this many seconds, all runs together; seen as iterations end")
     min_workers: int = option(1, "how many workers to wait for before training begins")
     rejoin_seconds: float = option(
-        60.0, "how long a resumed training waits for --min-workers; then it goes on with those that are there"
+        60.0,
+        "how long a resumed training waits for --min-workers, and any for others where a few send outliers only",
     )
     worker_timeout: float = option(30.0, "seconds without a message after which a worker times out")
     max_wait: float | None = option(None, "end iterations after this many seconds with the gradients that are in")
@@ -43,7 +44,9 @@ class PsOptions(ServerOptions):
         1,
         "how many long gradients to receive at once, or twice as many if some are slow; each takes its size in memory",
     )
-    max_norm_ratio: float = option(1000.0, "refuse gradients whose norm is more than this times the usual; 0: none")
+    max_norm_ratio: float = option(
+        1000.0, "refuse gradients whose norm, or that of their buffers, is more than this times the usual; 0: none"
+    )
     linger_seconds: float = option(30.0, "how long to serve workers after training, for them to take notice")
     controller: str | None = option(None, "the controller, HOST:PORT; without one, decisions are made here")
     policy: str | None = option(

@@ -21,7 +21,7 @@ class Progress:
     iteration: int = 0  # the one under way
     seconds: float = 0.0  # that it has taken, over all runs
     losses: list[float] = field(default_factory=list)  # of the last iterations
-    usual_norm: float = 0.0  # of gradients; 0 if it is not known
+    usual_norms: Mapping[str, Any] = field(default_factory=dict)  # of gradients, see `Outliers`
     told: Losses = field(default_factory=Losses)  # by each worker
 
     def state(self) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class Progress:
             "iteration": self.iteration,
             "seconds": self.seconds,
             "losses": self.losses,
-            "usual_norm": self.usual_norm,
+            "usual_norms": self.usual_norms,
             "told_losses": list(self.told.recent),
         }
 
@@ -38,7 +38,7 @@ class Progress:
     def of(cls, state: Mapping[str, Any]) -> Self:
         """Go on from a checkpoint; earlier versions wrote less."""
         told = Losses(state.get("told_losses", ()))
-        return cls(state["iteration"], state["seconds"], state["losses"], state.get("usual_norm", 0.0), told)
+        return cls(state["iteration"], state["seconds"], state["losses"], state.get("usual_norms", {}), told)
 
     @property
     def loss(self) -> float | None:
@@ -57,11 +57,11 @@ class Progress:
         """Whether the mean loss of ten iterations is, and most workers say so."""
         return len(self.losses) == LOSSES and fmean(self.losses) <= target and self.told.level <= target
 
-    def ended(self, losses: Mapping[int, float], seconds: float, usual_norm: float) -> float | None:
+    def ended(self, losses: Mapping[int, float], seconds: float, usual_norms: Mapping[str, Any]) -> float | None:
         """An iteration has ended, whose workers told these losses; returns the mean of those that make sense."""
         plausible = self.told.add(losses)
         self.iteration += 1
-        self.seconds, self.usual_norm = seconds, usual_norm
+        self.seconds, self.usual_norms = seconds, usual_norms
         if not plausible:
             return None
         loss = fmean(plausible)

@@ -11,9 +11,10 @@ from collections.abc import Set
 from enum import Enum
 from typing import NamedTuple
 
-# If the gradients of all workers are rejected this often in one iteration, training has failed. A worker that has lost
-# this many gradients in a row on their way is not waited for.
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 3  # if the gradients of all workers are rejected this often in one iteration, training has failed
+# A worker that has lost n gradients in a row on their way, at least this many, is left out for 2ⁿ iterations, so that
+# one whose uploads always stall costs the others next to nothing; and for this many at most.
+MAX_LOST_IN_A_ROW, MAX_ITERATIONS_LEFT_OUT = 3, 1024
 # Late gradients of iterations that ended longer ago are still late, but nobody asks when they came.
 REMEMBERED_ITERATIONS = 256
 
@@ -25,6 +26,7 @@ class Verdict(Enum):
     LATE = "late"
     DUPLICATE = "this worker's gradient of this version was taken before"
     WRONG_VERSION = "no parameters of this version were published in this session"
+    LEFT_OUT = "this worker has lost several gradients in a row on their way, and is left out for some iterations"
 
 
 class Cause(Enum):
@@ -87,7 +89,8 @@ class Rounds:
         self._current: Round | None = None  # None before the first and between two iterations
         self._next = first
         self._arrivals: list[Arrival] = []
-        self._losses: Counter[int] = Counter()  # how many gradients of each worker were lost since one arrived
+        self._lost_in_a_row: Counter[int] = Counter()  # gradients of each worker, since one came in whole
+        self._left_out_until: dict[int, int] = {}  # the iteration in which a worker is waited for again
 
     def is_blocked(self, live: Set[int]) -> bool:
         """Whether the current iteration cannot end: nothing was used, and no gradient of a live worker can come."""
@@ -100,16 +103,19 @@ class Rounds:
         fates = {} if self._current is None else self._current.fates
         return {worker for worker, fate in fates.items() if fate is Fate.OUTLIER}
 
-    def start_over(self, live: Set[int]) -> Set[int]:
-        """Which workers are to join again, where an iteration is blocked; none if all fail again and again."""
+    def start_over(self, live: Set[int], believed: Set[int] = frozenset()) -> Set[int]:
+        """Which workers are to join again, where an iteration is blocked; none if all fail again and again.
+
+        Outliers that are believed by now will be taken the next time.
+        """
         its = self._current
         assert its is not None
-        again = {worker for worker in live if its.fates[worker] is not Fate.REJECTED}
+        again = {worker for worker in live if its.fates[worker] not in (Fate.REJECTED, Fate.OUTLIER)} | believed
         if not again:
             its.attempts += 1
             again = set(live) if its.attempts <= MAX_ATTEMPTS else set()
         for worker in again:
-            self._losses.pop(worker, None)  # it is waited for again
+            self._forget_lost(worker)
         return again
 
     @property
@@ -128,19 +134,23 @@ class Rounds:
         self._rounds[self._next] = self._current
         self._rounds.pop(self._next - REMEMBERED_ITERATIONS, None)
         self._next += 1
-        for worker in self._losses:
-            if self._is_unreliable(worker):
+        for worker in self._left_out_until:
+            if self._is_left_out(worker):
                 self._current.fates[worker] = Fate.LOST
         return self._current.iteration
 
-    def _is_unreliable(self, worker: int) -> bool:
-        """Whether a worker loses each gradient on its way, so that nobody waits for it until one arrives."""
-        return self._losses[worker] >= MAX_ATTEMPTS
+    def _is_left_out(self, worker: int) -> bool:
+        """Whether nobody waits for a worker in the current iteration, because it loses each gradient on its way."""
+        return self._left_out_until.get(worker, 0) >= self._next
+
+    def _forget_lost(self, worker: int) -> None:
+        self._lost_in_a_row.pop(worker, None)
+        self._left_out_until.pop(worker, None)
 
     def join(self, worker: int) -> None:
         """A worker has joined. It may have been there before: what it was computing is then forgotten."""
         its = self._current
-        if its is not None and its.fates.get(worker, Fate.USED) is not Fate.USED and not self._is_unreliable(worker):
+        if its is not None and its.fates.get(worker, Fate.USED) is not Fate.USED and not self._is_left_out(worker):
             del its.fates[worker]  # it gets the parameters again
 
     def leave(self, worker: int) -> None:
@@ -157,15 +167,18 @@ class Rounds:
             return Verdict.LATE
         if its.fates.get(worker) in (Fate.USED, Fate.LATE):
             return Verdict.DUPLICATE
-        return Verdict.USED if its is self._current and its.used < its.k else Verdict.LATE
+        if its is not self._current or its.used >= its.k:
+            return Verdict.LATE
+        return Verdict.LEFT_OUT if self._is_left_out(worker) else Verdict.USED
 
     def record(self, worker: int, version: int, verdict: Verdict, now: float) -> None:
         """Take note of a gradient that has just arrived, and got this verdict."""
         its = self._rounds.get(version)
         if its is not None and verdict in (Verdict.USED, Verdict.LATE):
             its.fates[worker] = Fate.USED if verdict is Verdict.USED else Fate.LATE
-            its.used += verdict is Verdict.USED
-            self._losses.pop(worker, None)
+            if verdict is Verdict.USED:  # a late one is not received, or not whole
+                its.used += 1
+                self._forget_lost(worker)
             self._arrivals.append(Arrival(version, worker, max(now - its.published, 0.0)))
 
     def complete(self, worker: int, version: int, now: float) -> None:
@@ -185,10 +198,12 @@ class Rounds:
     def _lose(self, its: Round, worker: int, fate: Fate) -> None:
         its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
-        if fate is Fate.LOST:
-            self._losses[worker] += 1
-        else:  # it did arrive
-            self._losses.pop(worker, None)
+        if fate is not Fate.LOST:  # it came in whole
+            self._forget_lost(worker)
+            return
+        self._lost_in_a_row[worker] += 1
+        if (lost := self._lost_in_a_row[worker]) >= MAX_LOST_IN_A_ROW:
+            self._left_out_until[worker] = self._next + min(2**lost, MAX_ITERATIONS_LEFT_OUT)
 
     def end(self, now: float, live: Set[int]) -> End | None:
         """End the current iteration if it is over, where these workers are alive."""

@@ -19,7 +19,7 @@ from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
 from dbw_ps.options import PsOptions
-from dbw_ps.publisher import Publisher
+from dbw_ps.publisher import Publication, Publisher
 from dbw_ps.trainer import Trainer
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.rpc import Call, parsed
@@ -115,7 +115,7 @@ class ParameterServerService:
         for member in self._members.find_stalled(now):
             about = self._about(member)
             if member.number in self._members.stalled:
-                about |= {"version": member.pace.version, "computing_seconds": member.pace.seconds(now)}
+                about |= {"version": member.pace.version, "busy_seconds": round(member.pace.busy_seconds(now), 3)}
                 log.warning("worker stalled", extra=about)
             else:
                 log.info("worker is no longer stalled", extra=about)
@@ -213,12 +213,17 @@ class ParameterServerService:
             if publication.finished and known == publication.version:
                 await call.write_bytes(publication.farewell())
                 return
-            member.version = publication.version
+            self._begins_to_send(publication, member)
             await self._send(publication.pieces, call)
             if publication.pieces:  # otherwise there are newer ones, and not all of these were sent
                 known = publication.version
+                member.pace.sent(self._now())
                 if publication.finished:
                     return
+
+    def _begins_to_send(self, publication: Publication, member: Member) -> None:
+        member.version = publication.version
+        member.pace.send(publication.version, self._now())
 
     async def _send(self, pieces: Iterable[bytes], call: Call) -> None:
         for piece in pieces:
@@ -235,10 +240,12 @@ class ParameterServerService:
         with self._serving(member, call) if member is not None else nullcontext():
             publication = await call.wait(self._publisher.newer(known))
             if member is not None:
-                member.version = publication.version
+                self._begins_to_send(publication, member)
             is_known = publication.finished and known == publication.version
             # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
             await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
+            if member is not None:
+                member.pace.sent(self._now())
 
     @property
     def _version(self) -> int:
@@ -252,7 +259,8 @@ class ParameterServerService:
             raise invalid_value("header", "the first request must have a header")
         header = parsed(pb.GradientHeader, bytes(piece.header))
         member = self._member(header.session, call)
-        member.pace.finish(header.compute_seconds if header.HasField("compute_seconds") else None, self._now())
+        seconds = header.compute_seconds if header.HasField("compute_seconds") else None
+        member.pace.finish(header.version, seconds, self._now())
         self._made_progress(member)
         try:
             with self._serving(member, call):
@@ -268,14 +276,14 @@ class ParameterServerService:
         """Let a worker begin again whose gradient was lost on its way: it might wait for newer parameters for ever."""
         member.lost += 1
         self._metrics.gradients.labels("lost").inc()
-        log.warning("a gradient was lost: %s", error or "its worker has gone", extra=self._about(member))
+        log.warning("a gradient was lost: %s", str(error) or "its worker has gone", extra=self._about(member))
         self._start_over(member.number, "a gradient was lost")
 
     async def notify_completion(self, request: pb.NotifyCompletionRequest, call: Call) -> pb.NotifyCompletionResponse:
         """Take note of a gradient that is not sent."""
         member = self._member(request.session, call)
         computed = request.HasField("compute_seconds") and not request.interrupted
-        member.pace.finish(request.compute_seconds if computed else None, self._now())
+        member.pace.finish(request.version, request.compute_seconds if computed else None, self._now())
         self._made_progress(member)
         self._intake.completed(member, request.version, request.interrupted)
         return pb.NotifyCompletionResponse(version=self._version)

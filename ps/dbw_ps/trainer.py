@@ -162,7 +162,7 @@ class Trainer:
         moments, arrivals = await self._collector.finish(self._compute)
         aggregated = self.now()
         losses = self._collector.take_losses()
-        loss = self._progress.ended(losses, aggregated - self._began, self._collector.usual_norm)
+        loss = self._progress.ended(losses, aggregated - self._began, self._collector.usual_norms)
         moments = moments._replace(loss=loss)
         optimiser = self._state.optimiser  # whose rates are those before the step, which changes them
         rates = optimiser.learning_rate, optimiser.effective_learning_rate(moments.mean_squared_norm)

@@ -10,8 +10,8 @@ from statistics import median_low
 
 RECENT_GRADIENTS = 32  # of which the usual time is the median
 # How often the usual time a gradient may take until the next turn begins beside it, and until it is broken off.
-PASS_ON, BREAK_OFF = 4.0, 20.0
-MIN_TURN_SECONDS = 0.5
+PASS_ON_FACTOR, BREAK_OFF_FACTOR = 4.0, 20.0
+MIN_USUAL_SECONDS = 0.125  # on a fast network the hiccups of processes and networks are longer than what is usual
 
 
 @dataclass(eq=False)
@@ -25,12 +25,12 @@ class Turns:
     """Gives `places` gradients a turn at a time, in the order in which they ask.
 
     One that takes far longer than usual while others wait is received beside them: at most `places` such, so that
-    2 × `places` gradients are in memory. Each may take `patience` seconds, however fast the others are.
+    2 × `places` gradients are in memory. Each may take `patience` seconds, unless others wait for its place.
     """
 
     def __init__(self, places: int, patience: float) -> None:
         self._places, self._patience = places, patience
-        self._first_patience = patience  # as long as nobody knows how long a gradient takes
+        self._leniency = 1.0  # factor of all limits after which gradients are broken off
         self._waiting: deque[Turn] = deque()
         self._running: list[Turn] = []
         self._slow: list[Turn] = []  # beside those that run
@@ -53,30 +53,42 @@ class Turns:
         return begun
 
     def _has_place(self, now: float) -> bool:
-        if len(self._running) == self._places and self._slowest_ends <= now:
+        if len(self._running) == self._places and self._passed_on_at <= now:
             self._slow.append(self._running.pop(0))
         return len(self._running) < self._places
 
     @property
-    def _slowest_ends(self) -> float:
+    def _passed_on_at(self) -> float:
         """When the oldest turn that runs makes room for another."""
         began = self._running[0].began
         assert began is not None
-        return began + max(PASS_ON * self._usual, MIN_TURN_SECONDS) if len(self._slow) < self._places else math.inf
+        return began + PASS_ON_FACTOR * self._usual if len(self._slow) < self._places else math.inf
 
     @property
     def _usual(self) -> float:
-        return median_low(self._seconds) if self._seconds else 0.0
+        return max(median_low(self._seconds) if self._seconds else 0.0, MIN_USUAL_SECONDS)
 
     @property
     def wake_at(self) -> float:
         """When another turn may begin though none ends."""
-        return self._slowest_ends if self._waiting and self._running else math.inf
+        return self._passed_on_at if self._waiting and self._running else math.inf
 
     def ends_at(self, turn: Turn) -> float:
-        """When a gradient is to be broken off."""
+        """When a gradient is to be broken off. That changes with every turn that is asked for, begins or ends."""
         assert turn.began is not None
-        return turn.began + (max(BREAK_OFF * self._usual, self._patience) if self._seconds else self._first_patience)
+        seconds = BREAK_OFF_FACTOR * self._usual
+        if not self._is_in_the_way(turn):
+            seconds = max(seconds, self._patience)
+        return turn.began + self._leniency * seconds
+
+    def _is_in_the_way(self, turn: Turn) -> bool:
+        """Whether others wait because a slow gradient keeps its place. Before any is complete, all may be as slow."""
+        is_full = len(self._running) == len(self._slow) == self._places
+        return is_full and bool(self._waiting) and bool(self._seconds) and turn in self._slow
+
+    def broken_off(self) -> None:
+        """A gradient has taken too long. Perhaps all do by now: others get twice the time, until one is complete."""
+        self._leniency *= 2
 
     def end(self, turn: Turn, now: float, is_complete: bool) -> None:
         """A gradient is complete, or not wanted any more."""
@@ -85,6 +97,7 @@ class Turns:
                 turns.remove(turn)
         if is_complete:
             assert turn.began is not None
-            self._seconds.append(now - turn.began)
-        elif turn.began is not None and now >= self.ends_at(turn):
-            self._first_patience *= 2  # perhaps all are as slow, and one has to come in at last
+            seconds = now - turn.began
+            if seconds <= BREAK_OFF_FACTOR * self._usual:
+                self._leniency = 1.0
+            self._seconds.append(seconds)

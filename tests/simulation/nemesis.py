@@ -24,9 +24,11 @@ class Fault(Enum):
     UNMOUNT = "a process starts again without its checkpoints"
     CLOCK = "the wall clock jumps"
     STUCK = "a worker's computation stands still"
+    IDLE = "a worker has parameters, and computes nothing"
     STALLED_UPLOAD = "a worker's upload stands still in its middle"
     DRIBBLE = "a worker's upload comes in tiny pieces"
     GARBAGE = "a worker's gradient is finite and wrong"
+    ONLY_GARBAGE = "all gradients of a worker are finite and wrong"
     LIE = "a worker says a loss that is wrong"
 
 
@@ -96,16 +98,22 @@ class Nemesis:
                     seconds *= STUCK_FACTOR
                     self._note(fault, worker.name, seconds)
                     worker.worker.stuck_until = self._loop.time() + seconds
-            case Fault.STALLED_UPLOAD | Fault.DRIBBLE:
+            case Fault.IDLE | Fault.STALLED_UPLOAD | Fault.DRIBBLE:
                 if worker.worker is not None:
                     seconds *= STUCK_FACTOR
                     self._note(fault, worker.name, seconds)
-                    names = {Fault.STALLED_UPLOAD: "stalled", Fault.DRIBBLE: "dribbles"}
+                    names = {Fault.IDLE: "idle", Fault.STALLED_UPLOAD: "stalled", Fault.DRIBBLE: "dribbles"}
                     setattr(worker.worker, f"{names[fault]}_until", self._loop.time() + seconds)
             case Fault.GARBAGE:
                 if worker.worker is not None:
                     self._note(fault, worker.name, 0.0)
                     worker.worker.sends_garbage = True
+            case Fault.ONLY_GARBAGE:
+                mates = [other.worker for other in worker.training.workers if other is not worker]
+                now = self._loop.time()
+                if worker.worker is not None and not any(mate and mate.garbage_until > now for mate in mates):
+                    self._note(fault, worker.name, seconds)
+                    worker.worker.garbage_until = now + seconds
             case Fault.LIE:
                 if worker.worker is not None and not worker.has_lied:
                     self._note(fault, worker.name, 0.0)

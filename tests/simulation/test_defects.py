@@ -11,6 +11,8 @@ from dbw_controller.server import service as controller_service
 from dbw_controller.wire.state import import_state
 from dbw_ps import intake
 from dbw_ps.gradient import IncomingGradient, MalformedError
+from dbw_ps.outliers import Outliers
+from dbw_ps.pace import Pace
 from dbw_ps.pieces import Piece
 from dbw_ps.rounds import Fate, Rounds
 from dbw_ps.service import ParameterServerService
@@ -48,13 +50,24 @@ def keep_turns_for_ever(patches: ExitStack) -> None:
             take(gradient, piece)
 
     patches.enter_context(patch.object(IncomingGradient, "take", take_empty))
-    patches.enter_context(patch.object(Turns, "_slowest_ends", math.inf))
+    patches.enter_context(patch.object(Turns, "_passed_on_at", math.inf))
     patches.enter_context(patch.object(Turns, "ends_at", lambda turns, turn: math.inf))
 
 
 def wait_for_workers_that_hang(patches: ExitStack) -> None:
     """A worker is alive as long as its heartbeats come."""
     patches.enter_context(patch.object(ParameterServerService, "_find_stalled", lambda service: None))
+
+
+def trust_heartbeats_of_idle_workers(patches: ExitStack) -> None:
+    """A worker that says that it computes nothing owes nothing."""
+    patches.enter_context(patch.object(Pace, "send", lambda *_: None))
+    patches.enter_context(patch.object(Pace, "sent", lambda *_: None))
+
+
+def believe_whoever_is_there(patches: ExitStack) -> None:
+    """What all workers send that are alive must be right, though others are away."""
+    patches.enter_context(patch.object(Outliers, "are_most", lambda outliers, workers: bool(workers)))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +77,8 @@ def wait_for_workers_that_hang(patches: ExitStack) -> None:
         (import_older_states, [Fault.KILL, Fault.RESET], "had learnt"),
         (keep_turns_for_ever, [Fault.DRIBBLE], "has not ended iteration"),
         (wait_for_workers_that_hang, [Fault.STUCK], "has not ended iteration"),
+        (trust_heartbeats_of_idle_workers, [Fault.IDLE], "has not ended iteration"),
+        (believe_whoever_is_there, [Fault.ONLY_GARBAGE, Fault.KILL], "moments of iteration"),
     ],
 )
 def test_a_defect_is_found(take_out: Callable[[ExitStack], None], faults: list[Fault], violation: str) -> None:

@@ -4,7 +4,7 @@ Its gradients have norms that tell workers and versions apart, so that it can be
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -49,16 +49,20 @@ class SimulatedWorker:
         self.finished = False
         self.mean_seconds = random.choice([0.02, 0.05, 0.2])
         self.stuck_until = 0.0  # its computation stands still, while heartbeats go on
+        self.idle_until = 0.0  # it does not begin to compute, and its heartbeats say so
         self.stalled_until = 0.0  # its uploads stand still in their middle
         self.dribbles_until = 0.0  # its uploads are tiny pieces, or empty ones
         self.sends_garbage = False  # its next gradient is wrong, though finite, and
         self.lies = False  # says a loss that is wrong: once there were others before it, to compare with
+        self.garbage_until = 0.0  # all its gradients are wrong, as long as the server knows `others_are_known`
+        self.others_are_known: Callable[[], bool] = lambda: False
         self._used = 0  # gradients of this session, since the last such
 
     @property
     def is_well(self) -> bool:
         """Whether it does its work as it should."""
-        return max(self.stuck_until, self.stalled_until, self.dribbles_until) <= self._loop.time()
+        troubles = self.stuck_until, self.idle_until, self.stalled_until, self.dribbles_until, self.garbage_until
+        return max(troubles) <= self._loop.time()
 
     async def run(self) -> None:
         """Work until training is over."""
@@ -139,6 +143,8 @@ class SimulatedWorker:
                 self._news.set()
 
     async def _iterate(self, session: pb.JoinResponse, version: int) -> None:
+        while self._loop.time() < self.idle_until:
+            await asyncio.sleep(1.0)
         self._version, self._since = version, self._loop.time()
         seconds = self._random.expovariate(1 / self.mean_seconds)
         interrupts = session.sync_mode == SYNC_MODE_PUSH_INTERRUPT
@@ -165,6 +171,8 @@ class SimulatedWorker:
         if self._used >= MIN_USED and (self.sends_garbage or self.lies):
             value, loss = GARBAGE if self.sends_garbage else value, LIE if self.lies else loss
             self.sends_garbage, self.lies, self._used = False, False, 0
+        if self._loop.time() < self.garbage_until and self.others_are_known():
+            value = GARBAGE
         data = np.full(ELEMENTS, value, np.float32).tobytes()
         header = pb.GradientHeader(
             session=session.session, version=version, total_bytes=len(data), loss=loss, compute_seconds=seconds

@@ -210,6 +210,13 @@ class Training(Host):
         """How many workers are alive, as it sees it."""
         return 0 if self.service is None else self.service._trainer.status().live_workers
 
+    def knows_others(self, worker: str) -> bool:
+        """Whether it has had gradients of another worker than this one, to compare its gradients with."""
+        if self.service is None:
+            return False
+        numbers = self.service._members.numbers
+        return bool(self.service._intake._collector._outliers._usual["gradient"].workers - {numbers.get(worker)})
+
     async def main(self) -> None:
         """Train."""
         torch.manual_seed(0)
@@ -254,4 +261,5 @@ class WorkerHost(Host):
     async def main(self) -> None:
         """Work until training is over."""
         self.worker = SimulatedWorker(self.name, self.training.address, self.world.network, self.world.random)
+        self.worker.others_are_known = partial(self.training.knows_others, self.name)
         await self.worker.run()

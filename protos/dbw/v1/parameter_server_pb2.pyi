@@ -73,7 +73,9 @@ class _GradientOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Gradi
     GRADIENT_OUTCOME_NOT_FINITE: _GradientOutcome.ValueType  # 6
     """It has elements, or a loss, that are not finite."""
     GRADIENT_OUTCOME_OUTLIER: _GradientOutcome.ValueType  # 7
-    """Its norm is far above what gradients usually have."""
+    """Its norm, or that of its buffers, is far above what is usual."""
+    GRADIENT_OUTCOME_LEFT_OUT: _GradientOutcome.ValueType  # 8
+    """Several of this worker's gradients in a row were lost on their way, so that it is left out for some iterations."""
 
 class GradientOutcome(_GradientOutcome, metaclass=_GradientOutcomeEnumTypeWrapper):
     """What became of a gradient."""
@@ -93,7 +95,9 @@ GRADIENT_OUTCOME_MALFORMED: GradientOutcome.ValueType  # 5
 GRADIENT_OUTCOME_NOT_FINITE: GradientOutcome.ValueType  # 6
 """It has elements, or a loss, that are not finite."""
 GRADIENT_OUTCOME_OUTLIER: GradientOutcome.ValueType  # 7
-"""Its norm is far above what gradients usually have."""
+"""Its norm, or that of its buffers, is far above what is usual."""
+GRADIENT_OUTCOME_LEFT_OUT: GradientOutcome.ValueType  # 8
+"""Several of this worker's gradients in a row were lost on their way, so that it is left out for some iterations."""
 Global___GradientOutcome: _TypeAlias = GradientOutcome  # noqa: Y015
 
 class _TrainingPhase:
@@ -344,7 +348,9 @@ class HeartbeatRequest(_message.Message):
     or does not say.
     """
     computing_seconds: _builtins.float
-    """How long it has been computing with them, in seconds. Unset: as above; such a worker is never stalled."""
+    """How long it has been computing with them, in seconds. Unset: as above. As long as the PS has not been told, it counts
+    from when it sent the parameters.
+    """
     def __init__(
         self,
         *,

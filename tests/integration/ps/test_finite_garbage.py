@@ -1,5 +1,6 @@
 """What is finite and wrong has no trace in the parameters, and what only looks wrong stops no training."""
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import training_log
+from dbw_ps.checkpoint import CheckpointFolder
+from dbw_ps.model import FlatModel
+from dbw_ps.rounds import MAX_ATTEMPTS
+from tests import models
 from tests.servers import parameter_server, wait_until
 from tests.workers import TINY, Rogue, gradient, is_close, newest, trained, working
 
@@ -90,6 +95,48 @@ def test_what_is_usual_is_known_after_a_restart(tmp_path: Path) -> None:
         assert server.stop() == 0
     with parameter_server(*SYNC, *flags) as server, Rogue(server.target) as rogue:
         assert rogue.push_gradient(rogue.wait_until_expected(workers=1), torch.full((39,), 1e25)).outcome == OUTLIER
+
+
+def test_absurd_buffers_are_refused_like_absurd_gradients(tmp_path: Path) -> None:
+    model = FlatModel(models.normalised())
+    flags = ("--model", "tests.models:normalised", "--policy", "sync", "--min-workers", "3", "--checkpoint-dir")
+    with parameter_server(*flags, str(tmp_path)) as server, ExitStack() as stack:
+        rogues = [stack.enter_context(Rogue(server.target, f"rogue-{i}")) for i in range(3)]
+        rogues[0].wait_until_expected(workers=3)
+        for version in range(4):
+            wait_until(partial(has_begun, rogues[0], version))
+            for i, rogue in enumerate(rogues):
+                vector = torch.ones(len(model.vector))
+                is_absurd = (version, i) == (2, 1)
+                vector[-1] = 1e25 if is_absurd else 1.0
+                outcome = OUTLIER if is_absurd else pb.GRADIENT_OUTCOME_USED
+                assert rogue.push_gradient(version, vector).outcome == outcome
+        assert server.stop() == 0
+    checkpoints = CheckpointFolder(tmp_path)
+    found = checkpoints.newest()
+    checkpoints.close()
+    assert found is not None
+    assert max(tensor.abs().max() for tensor in found[1]["model"].values()) < 1e3
+
+
+def test_a_worker_that_always_sends_garbage_is_not_believed_when_it_is_alone(tmp_path: Path) -> None:
+    """As after a restart, when the others come a moment later."""
+    flags = (*SYNC, "--checkpoint-dir", str(tmp_path), "--resume", "--rejoin-seconds", "1")
+    with parameter_server(*flags, "--min-workers", "3") as server, working(server.target, 3) as (worker, *_):
+        worker.wait_for(5)
+        assert server.stop() == 0
+    iteration, parameters = newest(tmp_path)
+    with parameter_server(*flags, "--min-workers", "1") as server, Rogue(server.target, "thread-0") as rogue:
+        rogue.wait_until_expected(workers=1)
+        for attempt in range(MAX_ATTEMPTS):
+            if attempt:  # it is asked again
+                wait_until(lambda: server.status().live_workers == 0)
+                rogue.rejoin()
+            assert rogue.push_gradient(iteration, torch.full((39,), 1e25)).outcome == OUTLIER
+        assert server.wait() == 1
+        server.wait_for_log("training has failed")
+    assert newest(tmp_path)[0] == iteration
+    assert is_close(newest(tmp_path)[1], parameters)
 
 
 def test_a_worker_that_says_a_loss_far_below_zero_does_not_end_a_training(tmp_path: Path) -> None:

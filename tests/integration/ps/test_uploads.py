@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import grpc
 import pytest
@@ -10,10 +10,11 @@ import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
+from dbw_ps.rounds import MAX_LOST_IN_A_ROW
 from dbw_ps.tensors import bytes_of
 from tests.reports import failure
 from tests.servers import PATIENCE, parameter_server, wait_until
-from tests.workers import Rogue, UnfinishedPush, gradient, is_close, trained, working
+from tests.workers import Pace, Rogue, UnfinishedPush, gradient, is_close, trained, working
 
 TINY = ("--model", "tests.models:tiny", "--accumulate", "float64", "--policy", "sync")
 LARGE = ("--model", "tests.models:large", "--policy", "static:1", "--min-workers", "3")
@@ -132,6 +133,49 @@ def test_an_upload_that_dribbles_does_not_stop_the_others() -> None:
                 slow.dribble()
             assert pushing.end().outcome == pb.GRADIENT_OUTCOME_USED
             assert slow.push.end().outcome == pb.GRADIENT_OUTCOME_LATE
+
+
+def test_two_uploads_that_dribble_do_not_stop_the_others_for_long() -> None:
+    """They take every place, and are broken off as soon as they have had far more time than is usual."""
+    flags = ("--model", "tests.models:large", "--policy", "static:1", "--min-workers", "3", "--worker-timeout", "600")
+    with parameter_server(*flags) as server, ExitStack() as stack:
+        rogues = [stack.enter_context(Rogue(server.target, f"rogue-{i}")) for i in range(3)]
+        wait_until(lambda: server.status().k == 1)
+        vector = torch.zeros(1_201_200)
+        assert rogues[2].push_gradient(0, vector).outcome == pb.GRADIENT_OUTCOME_USED  # which is how long one takes
+        wait_until(lambda: rogues[2].version == 1)
+        slow = [Dribbling(rogue, 1, len(vector)) for rogue in rogues[:2]]
+        wait_until(lambda: "dbw_ps_staged_gradients 2.0" in server.metrics())
+        pushing = rogues[2].begin_push()
+        for piece in pieces.cut(rogues[2].header(1, vector), bytes_of(vector)):
+            pushing.send(piece)
+        while not pushing.call.done():
+            for upload in slow:
+                upload.dribble()
+        assert pushing.end().outcome == pb.GRADIENT_OUTCOME_USED
+        assert 'dbw_ps_gradients_total{outcome="lost"} 1.0' in server.metrics()
+
+
+def test_a_worker_whose_uploads_break_off_again_and_again_is_left_out_for_some_iterations() -> None:
+    """As behind a network that loses large packets: its heartbeats come."""
+    pace, vector = Pace(0), torch.ones(39)
+    with (
+        parameter_server(*TINY, "--min-workers", "2") as server,
+        Rogue(server.target) as rogue,
+        working(server.target, 1, pace) as (worker,),
+    ):
+        rogue.wait_until_expected(workers=2)
+        for _ in range(MAX_LOST_IN_A_ROW):
+            push = rogue.begin_push()
+            push.send(rogue.half(0, vector))
+            wait_until(lambda: "dbw_ps_staged_gradients 1.0" in server.metrics())
+            push.cancel()
+            wait_until(lambda: server.status().live_workers == 1)
+            rogue.rejoin()
+        assert rogue.push_gradient(0, vector).outcome == pb.GRADIENT_OUTCOME_LEFT_OUT
+        pace.until(1 + 2**MAX_LOST_IN_A_ROW)
+        worker.wait_for(1 + 2**MAX_LOST_IN_A_ROW)
+        assert rogue.push_gradient(max(worker.seen), vector).outcome == pb.GRADIENT_OUTCOME_USED
 
 
 def test_an_upload_that_dribbles_is_broken_off_when_others_were_far_faster() -> None:

@@ -9,6 +9,7 @@ from dbw_ps.options import PsOptions
 from dbw_ps.progress import Progress
 
 GOAL = PsOptions(model="mlp", target_loss=0.1)
+NORMS: dict[str, float] = {}
 LIE = -1e9
 
 
@@ -16,7 +17,7 @@ def test_a_single_worker_is_believed_after_ten_iterations() -> None:
     progress = Progress()
     for i in range(LOSSES):
         assert not progress.has_reached(GOAL)
-        assert progress.ended({0: 0.05}, float(i), 1.0) == 0.05
+        assert progress.ended({0: 0.05}, float(i), NORMS) == 0.05
     assert progress.has_reached(GOAL)
 
 
@@ -25,7 +26,7 @@ def test_a_single_worker_is_believed_after_ten_iterations() -> None:
 def test_a_worker_that_always_lies_does_not_end_a_training(workers: int, lie: float) -> None:
     progress = Progress()
     for i in range(50):
-        progress.ended(dict.fromkeys(range(workers), 1.0) | {0: lie}, float(i), 1.0)
+        progress.ended(dict.fromkeys(range(workers), 1.0) | {0: lie}, float(i), NORMS)
         assert not progress.has_reached(GOAL)
 
 
@@ -33,14 +34,14 @@ def test_a_worker_that_always_lies_does_not_end_a_training(workers: int, lie: fl
 def test_a_liar_that_is_the_first_in_most_iterations_does_not_end_a_training(every: int) -> None:
     progress = Progress()
     for i in range(1000):
-        progress.ended({1 + i // every % 2: 1.0} if i % every == 0 else {0: LIE}, float(i), 1.0)
+        progress.ended({1 + i // every % 2: 1.0} if i % every == 0 else {0: LIE}, float(i), NORMS)
         assert not progress.has_reached(GOAL)
 
 
-def test_most_workers_end_a_training_whatever_one_of_them_says() -> None:
+def test_most_workers_end_a_training_though_one_of_them_says_what_is_absurd() -> None:
     progress = Progress()
     for i in range(LOSSES):
-        progress.ended({0: 1e9, 1: 0.05, 2: 0.05}, float(i), 1.0)
+        progress.ended({0: 1e9, 1: 0.05, 2: 0.05}, float(i), NORMS)
     assert progress.has_reached(GOAL)
 
 
@@ -49,7 +50,7 @@ def test_a_single_lie_ends_nothing_and_is_not_averaged(workers: int) -> None:
     progress = Progress()
     for i in range(30):
         told = dict.fromkeys(range(workers), 1.0)
-        loss = progress.ended(told | {0: LIE} if i == 15 else told, float(i), 1.0)
+        loss = progress.ended(told | {0: LIE} if i == 15 else told, float(i), NORMS)
         assert not progress.has_reached(GOAL)
         assert loss == (None if (i, workers) == (15, 1) else 1.0)
     assert progress.loss == 1.0
@@ -58,11 +59,11 @@ def test_a_single_lie_ends_nothing_and_is_not_averaged(workers: int) -> None:
 def test_a_worker_that_is_gone_is_not_asked_for_ever() -> None:
     progress = Progress()
     for i in range(10):
-        progress.ended({0: 1.0, 1: 1.0}, float(i), 1.0)
+        progress.ended({0: 1.0, 1: 1.0}, float(i), NORMS)
     for i in range(MAX_ITERATIONS):
         assert not progress.has_reached(GOAL)
-        progress.ended({0: 0.05}, float(i), 1.0)
-    progress.ended({0: 0.05}, 0.0, 1.0)
+        progress.ended({0: 0.05}, float(i), NORMS)
+    progress.ended({0: 0.05}, 0.0, NORMS)
     assert progress.has_reached(GOAL)
 
 
@@ -82,21 +83,21 @@ def test_a_loss_of_zero_is_a_loss() -> None:
 
 def test_an_iteration_without_losses_has_none() -> None:
     progress = Progress()
-    progress.ended({0: 1.0}, 1.0, 1.0)
-    assert progress.ended({}, 2.0, 1.0) is None
+    progress.ended({0: 1.0}, 1.0, NORMS)
+    assert progress.ended({}, 2.0, NORMS) is None
     assert (progress.loss, progress.iteration) == (1.0, 2)
 
 
 def test_progress_goes_on_from_a_checkpoint_also_from_one_of_an_earlier_version() -> None:
     progress = Progress()
     for i in range(12):
-        progress.ended({0: 0.05, 3: 0.06}, float(i), 7.0)
+        progress.ended({0: 0.05, 3: 0.06}, float(i), NORMS)
     again = Progress.of(progress.state())
     assert again.state() == progress.state()
     assert again.has_reached(GOAL)
     old = Progress.of({"iteration": 12, "seconds": 3.0, "losses": [0.05] * 10})
     assert not old.has_reached(GOAL)  # until workers have said so again
-    old.ended({0: 0.05}, 4.0, 7.0)
+    old.ended({0: 0.05}, 4.0, NORMS)
     assert old.has_reached(GOAL)
 
 

@@ -1,19 +1,27 @@
-"""Norms that are far outside of what is usual are refused, and no training ever stands still for it."""
+"""Norms that are far outside of what is usual are refused, and a change that most workers see is followed."""
 
+from collections.abc import Set
 from statistics import median_low
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_ps.outliers import MIN_NORMS, RECENT_NORMS, Outliers
+from dbw_ps.outliers import MIN_NORMS, RECENT_NORMS, REMEMBERED_NORMS, Outliers, UsualNorm
 
 RATIO = 1000.0
 GARBAGE = 1e25
 
 
-def trained(workers: int = 3, iterations: int = 2 * MIN_NORMS, norm: float = 1.0) -> Outliers:
-    outliers = Outliers(RATIO)
+class Played(Outliers):
+    """Outliers, by a norm of the gradient alone."""
+
+    def is_outlier(self, worker: int, norm: float) -> bool:
+        return self.problem(worker, norm) is not None
+
+
+def trained(workers: int = 3, iterations: int = 2 * MIN_NORMS, norm: float = 1.0) -> Played:
+    outliers = Played(RATIO)
     for _ in range(iterations):
         assert not any(outliers.is_outlier(worker, norm) for worker in range(workers))
     return outliers
@@ -45,13 +53,13 @@ def test_a_worker_that_always_sends_garbage_is_always_refused(workers: int) -> N
 
 
 def test_the_first_norms_are_compared_with_what_there_is() -> None:
-    outliers = Outliers(RATIO)
+    outliers = Played(RATIO)
     assert not outliers.is_outlier(0, 1.0)
     assert outliers.is_outlier(1, GARBAGE)
 
 
 def test_garbage_that_comes_first_of_all_does_not_stay_usual() -> None:
-    outliers = Outliers(RATIO)
+    outliers = Played(RATIO)
     assert not outliers.is_outlier(0, GARBAGE)  # with nothing to compare it with
     assert not outliers.is_outlier(1, 1.0)
     assert outliers.is_outlier(0, GARBAGE)
@@ -68,7 +76,7 @@ def test_a_change_that_all_workers_see_is_followed_at_their_second_gradient(work
     assert not any(outliers.is_outlier(worker, 65536.0) for worker in range(workers))
 
 
-def test_late_in_training_a_gradient_may_be_as_long_as_most_were_before() -> None:
+def test_late_in_training_a_gradient_may_be_as_large_as_most_were_before() -> None:
     outliers = trained(norm=1.0)
     norm = 1.0
     while norm > 1e-6:
@@ -79,32 +87,75 @@ def test_late_in_training_a_gradient_may_be_as_long_as_most_were_before() -> Non
 
 
 def test_what_is_usual_is_known_after_a_restart() -> None:
-    again = Outliers(RATIO, trained(norm=5.0).usual)
+    before = trained(norm=5.0)
+    again = Played(RATIO, before.state)
+    assert again.state == before.state
     assert again.is_outlier(0, GARBAGE)
     assert again.is_outlier(0, GARBAGE)
+    assert not again.are_most({0}), "the others are known as well"
     assert not again.is_outlier(1, 5.0)
 
 
-def test_gradients_of_zero_say_nothing() -> None:
+def test_buffers_are_compared_with_buffers() -> None:
     outliers = Outliers(RATIO)
+    for _ in range(2 * MIN_NORMS):
+        assert not any(outliers.problem(worker, 1e-3, 50.0) for worker in range(3))
+    assert outliers.problem(0, 1e-3, GARBAGE) == "the norm of its buffers is 1e+25, and usually it is 50"
+    assert outliers.problem(0, 50.0, 50.0) == "the norm of its gradient is 50, and usually it is 0.001"
+    assert outliers.problem(0, 1e-3, 0.0) is None
+    assert not outliers.are_most({0})
+
+
+def test_gradients_of_zero_say_nothing() -> None:
+    outliers = Played(RATIO)
     assert not any(outliers.is_outlier(worker, 0.0) for worker in range(5))
     assert not outliers.is_outlier(0, 1.0)
 
 
 def test_without_a_ratio_nothing_is_refused() -> None:
-    outliers = Outliers(0.0)
+    outliers = Played(0.0)
     assert not any(outliers.is_outlier(0, norm) for norm in (1.0, 1e30, 1e-30))
+
+
+@pytest.mark.parametrize(
+    ("known", "there", "are_most"),
+    [(1, {0}, True), (2, {0}, False), (2, {0, 1}, True), (3, {0}, False), (3, {0, 2}, True), (4, {0, 1}, False)],
+)
+def test_most_workers_are_more_than_half_of_those_that_have_sent_gradients(
+    known: int, there: Set[int], are_most: bool
+) -> None:
+    assert trained(known).are_most(there) is are_most
+
+
+def test_workers_that_are_gone_do_not_say_for_ever_what_is_usual() -> None:
+    outliers = trained(workers=10)
+    refused = 0
+    for _ in range(1000):
+        refused += sum(outliers.is_outlier(worker, 65536.0) for worker in (10, 11, 12))
+        outliers.is_outlier(13, 1.0)
+    assert refused <= REMEMBERED_NORMS * 14
+    assert outliers.are_most({10, 11, 12})
+
+
+def test_workers_that_are_hardly_ever_used_are_not_forgotten() -> None:
+    outliers = trained(workers=10)
+    for i in range(10 * REMEMBERED_NORMS):
+        assert outliers.is_outlier(0, GARBAGE)
+        if i % 20 == 0:
+            for worker in range(1, 10):
+                assert not outliers.is_outlier(worker, 1.0)
+    assert not outliers.are_most({0})
 
 
 NORMS = st.floats(1e-30, 1e30)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), NORMS), max_size=100), st.integers(1, 5))
-def test_whatever_has_happened_workers_that_are_left_are_accepted_soon(
+def test_whatever_has_happened_workers_that_are_believed_are_accepted_soon(
     history: list[tuple[int, float]], workers: int
 ) -> None:
     """If all of them are refused they start over, and only what they have sent lately counts."""
-    outliers = Outliers(RATIO)
+    outliers = Played(RATIO)
     for worker, norm in history:
         outliers.is_outlier(worker, norm)
     for _attempt in range(RECENT_NORMS):
@@ -120,7 +171,7 @@ def test_whatever_has_happened_workers_that_are_left_are_accepted_soon(
     st.lists(st.tuples(st.integers(0, 6), st.floats(1.0, 100.0), st.floats(0.0, 1e30)), min_size=20, max_size=100),
 )
 def test_a_minority_moves_nothing(workers: int, gradients: list[tuple[int, float, float]]) -> None:
-    """Whatever one worker sends, the others are accepted, and what is far longer than theirs is not."""
+    """Whatever one worker sends, the others are accepted, and what is far larger than theirs is not."""
     outliers = trained(workers, iterations=RECENT_NORMS, norm=10.0)
     for worker, honest, wrong in gradients:
         if worker % workers:
@@ -131,11 +182,12 @@ def test_a_minority_moves_nothing(workers: int, gradients: list[tuple[int, float
 
 @given(st.lists(st.tuples(st.integers(0, 4), NORMS), max_size=100))
 def test_the_usual_norm_is_the_median_of_medians(history: list[tuple[int, float]]) -> None:
-    outliers = Outliers(RATIO)
+    usual = UsualNorm()
     norms: dict[int, list[float]] = {}
     for i, (worker, norm) in enumerate(history):
-        outliers.is_outlier(worker, norm)
+        usual.add(worker, norm)
         norms.setdefault(worker, []).append(norm)
-        median = median_low(median_low(known[-RECENT_NORMS:]) for known in norms.values())
-        assert outliers.usual >= median
-        assert outliers.usual == median or i >= MIN_NORMS
+        if usual.workers == norms.keys():  # none is forgotten
+            median = median_low(median_low(known[-RECENT_NORMS:]) for known in norms.values())
+            assert usual.value >= median
+            assert usual.value == median or i >= MIN_NORMS

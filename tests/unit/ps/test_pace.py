@@ -30,9 +30,22 @@ class Played:
         self.beat(id_, version, seconds)
         self.members.find_stalled(self.now)
         stalled = self.workers[id_].number in self.members.stalled
-        self.workers[id_].pace.finish(seconds, self.now)
+        self.workers[id_].pace.finish(version, seconds, self.now)
         self.members.find_stalled(self.now)
         return stalled
+
+    def send(self, id_: str, version: int, seconds: float = 0.0) -> None:
+        """Parameters are sent, which takes this long."""
+        self.workers[id_].pace.send(version, self.now)
+        self.now += seconds
+        self.workers[id_].pace.sent(self.now)
+
+    def idle(self, id_: str, seconds: float) -> bool:
+        """The worker says that it computes nothing, all this time; returns whether it is stalled then."""
+        self.now += seconds
+        self.workers[id_].pace.wait()
+        self.members.find_stalled(self.now)
+        return self.workers[id_].number in self.members.stalled
 
     def hang(self, id_: str, seconds: float) -> list[Member]:
         """A computation that takes at least this long; returns whose state has changed."""
@@ -114,7 +127,7 @@ def test_a_stalled_worker_is_back_with_its_first_progress(how: str) -> None:
     worker = played.workers["a"]
     match how:
         case "gradient":
-            worker.pace.finish(100.0, played.now)
+            worker.pace.finish(7, 100.0, played.now)
         case "newer parameters":
             played.beat("a", 8, 0.1)
         case "waits":
@@ -137,19 +150,77 @@ def test_a_worker_that_was_taken_for_stalled_is_waited_for_twice_as_long_from_th
         limit *= 2
 
 
-def test_one_that_says_nothing_about_its_computations_is_never_stalled() -> None:
+def test_one_that_owes_nothing_is_never_stalled() -> None:
     played = Played("old")
-    for _ in range(3):
-        played.workers["old"].pace.finish(None, played.now)
-    played.now = 1e6
-    assert played.members.find_stalled(played.now) == []
+    for version in range(3):
+        played.send("old", version)
+        played.workers["old"].pace.finish(version, None, played.now)
+    assert not played.idle("old", 1e6)
+
+
+@pytest.mark.parametrize("says_seconds", [True, False])
+def test_one_that_has_parameters_and_sends_nothing_is_stalled_whatever_it_says(says_seconds: bool) -> None:
+    """It hangs between two computations, or does not say that it computes."""
+    played = warm("a") if says_seconds else Played("a")
+    limit = TIMEOUT if says_seconds else FIRST_TIMEOUTS * TIMEOUT
+    for version in range(3):
+        played.send("a", version)
+        assert not played.idle("a", 0.99 * limit)
+        played.workers["a"].pace.finish(version, 0.1 if says_seconds else None, played.now)
+    played.send("a", 3)
+    assert played.idle("a", 1.01 * limit)
+    assert played.idle("a", 1.0), "and stays so"
+    played.send("a", 4)  # for others have gone on
+    assert played.idle("a", 1.0)
+    played.workers["a"].pace.finish(3, None, played.now)
+    assert not played.idle("a", 0.9 * limit)
+    assert played.idle("a", 0.2 * limit), "it has got the next parameters already"
+
+
+def test_the_way_of_parameters_is_not_counted_but_may_not_take_for_ever() -> None:
+    played = warm("a")
+    played.send("a", 0, seconds=0.9 * FIRST_TIMEOUTS * TIMEOUT)
+    assert not played.idle("a", 0.9 * TIMEOUT)
+    played.workers["a"].pace.finish(0, 0.1, played.now)
+    played.workers["a"].pace.send(1, played.now)
+    assert not played.idle("a", 0.9 * FIRST_TIMEOUTS * TIMEOUT)
+    assert played.idle("a", 0.2 * FIRST_TIMEOUTS * TIMEOUT)
+
+
+def test_parameters_that_are_replaced_on_their_way_are_not_owed() -> None:
+    played, seconds = warm("a"), 0.9 * FIRST_TIMEOUTS * TIMEOUT
+    for version in range(5):
+        played.workers["a"].pace.send(version, played.now)
+        assert not played.idle("a", seconds)
+
+
+def test_a_worker_that_computes_with_older_parameters_owes_nothing_more() -> None:
+    played = warm("slow", seconds=50.0)
+    played.send("slow", 0)
+    for version in range(1, 100):
+        played.send("slow", version)
+        assert not played.compute("slow", 50.0, version - 1)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_worker_that_lies_or_is_gone_changes_no_limit_of_most_others(leaves: bool) -> None:
+    played = warm("liar", "a", "b")
+    played.now = 1e5
+    for _ in range(2):
+        played.workers["liar"].pace.finish(0, 1e18, played.now)
+    if leaves:
+        played.members.leave(played.workers["liar"])
+    played.workers["new"] = played.members.join("new", played.now)[0]
+    played.now += 1.01 * FIRST_TIMEOUTS * TIMEOUT
+    played.beat("new", 0, 1e18)
+    assert played.members.find_stalled(played.now) == [played.workers["new"]]
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, -1.0, math.inf, 1e300])
 def test_nonsense_about_seconds_changes_no_limit(nonsense: float) -> None:
     """Nothing takes longer than the session."""
     played = warm("a")
-    played.workers["a"].pace.finish(nonsense, played.now)
+    played.workers["a"].pace.finish(0, nonsense, played.now)
     assert (played.workers["a"].pace.longest or 0) <= played.now
     played.beat("a", 5, nonsense)
     assert 0 <= (played.workers["a"].pace.seconds(played.now) or 0) <= played.now
@@ -170,7 +241,7 @@ def test_a_stalled_worker_may_leave_or_time_out(how: str) -> None:
 
 
 EVENTS = st.tuples(
-    st.sampled_from(["join", "leave", "beat", "wait", "finish", "hear", "expire", "find", "postpone"]),
+    st.sampled_from(["join", "leave", "beat", "wait", "finish", "send", "sent", "hear", "expire", "find", "postpone"]),
     st.integers(0, 3),
     st.floats(0.0, 1000.0),
 )
@@ -203,7 +274,11 @@ def test_whatever_happens_a_worker_with_a_session_is_alive_or_stalled(events: li
                 case "wait":
                     worker.pace.wait()
                 case "finish":
-                    worker.pace.finish(seconds, now)
+                    worker.pace.finish(0, seconds, now)
+                case "send":
+                    worker.pace.send(int(seconds), now)
+                case "sent":
+                    worker.pace.sent(now)
                 case "hear":
                     worker.heard = now
         assert members.live | members.stalled == {one.number for one in present.values()}

@@ -1,14 +1,27 @@
 """Exactly k gradients count, the others are late, and no iteration waits for what cannot come (paper, Section 2)."""
 
+from collections.abc import Set
 from itertools import permutations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_ps.rounds import MAX_ATTEMPTS, REMEMBERED_ITERATIONS, Arrival, Cause, End, Fate, Rounds, Verdict
+from dbw_ps.rounds import (
+    MAX_ATTEMPTS,
+    MAX_ITERATIONS_LEFT_OUT,
+    MAX_LOST_IN_A_ROW,
+    REMEMBERED_ITERATIONS,
+    Arrival,
+    Cause,
+    End,
+    Fate,
+    Rounds,
+    Verdict,
+)
 
 USED, LATE, DUPLICATE, WRONG_VERSION = Verdict.USED, Verdict.LATE, Verdict.DUPLICATE, Verdict.WRONG_VERSION
+LEFT_OUT = Verdict.LEFT_OUT
 
 
 class Played(Rounds):
@@ -38,9 +51,9 @@ class Played(Rounds):
     def blocked(self) -> bool:
         return self.is_blocked(self.live)
 
-    def start_all_over(self) -> set[int]:
+    def start_all_over(self, believed: Set[int] = frozenset()) -> set[int]:
         """Let workers join again that are to; returns which those are."""
-        workers = set(self.start_over(self.live))
+        workers = set(self.start_over(self.live, believed))
         for worker in workers:
             self.leave(worker)
         for worker in workers:
@@ -210,6 +223,13 @@ def test_no_gradient_is_usable_when_those_of_all_are_rejected_again_and_again() 
         assert rounds.start_all_over() == ({0, 1} if attempt < MAX_ATTEMPTS - 1 else set())
 
 
+def test_outliers_that_nobody_believes_are_asked_again_as_often_as_what_was_rejected() -> None:
+    rounds = rounds_of(1, k=1)
+    for attempt in range(MAX_ATTEMPTS):
+        rounds.fail(0, 0, Fate.OUTLIER)
+        assert rounds.start_all_over() == ({0} if attempt < MAX_ATTEMPTS - 1 else set())
+
+
 def test_a_worker_that_tries_again_helps() -> None:
     rounds = rounds_of(1, k=1)
     rounds.fail(0, 0, Fate.REJECTED)
@@ -219,9 +239,9 @@ def test_a_worker_that_tries_again_helps() -> None:
     assert not rounds.blocked
 
 
-@pytest.mark.parametrize("how", ["lost", "outlier", "completed"])
+@pytest.mark.parametrize("how", ["lost", "believed", "completed"])
 def test_who_has_sent_nothing_that_was_rejected_starts_over_whenever_nothing_else_can_come(how: str) -> None:
-    """Its gradient may be right: it was lost on its way, seemed too long, or was not sent as a stream had broken."""
+    """Its gradient may be right: it was lost on its way, seemed too large, or was not sent as a stream had broken."""
     rounds = rounds_of(2, k=1)
     rounds.fail(1, 0, Fate.REJECTED)
     for i in range(3 * MAX_ATTEMPTS):
@@ -230,7 +250,7 @@ def test_who_has_sent_nothing_that_was_rejected_starts_over_whenever_nothing_els
         else:
             rounds.fail(0, 0, Fate.LOST if how == "lost" else Fate.OUTLIER)
         assert rounds.blocked
-        assert rounds.start_all_over() == {0}
+        assert rounds.start_all_over({0} if how == "believed" else set()) == {0}
         assert not rounds.blocked
     assert rounds.arrive(0, 0, 150.0) is USED
     assert rounds.over(150.0) is not None
@@ -321,28 +341,55 @@ def lose(rounds: Rounds, worker: int) -> None:
     rounds.join(worker)
 
 
-def test_a_worker_that_loses_gradients_in_a_row_is_not_waited_for_until_one_arrives() -> None:
+def iterate(rounds: Rounds, now: float = 0.0) -> bool:
+    """An iteration in which only the first of two workers sends a gradient; returns whether it ends with that."""
+    version = rounds.begin(2, now)
+    rounds.record(0, version, rounds.verdict(0, version), now)
+    return rounds.end(now, {0, 1}) is not None
+
+
+def test_a_worker_that_loses_gradients_in_a_row_is_left_out_for_some_iterations_and_tried_again() -> None:
+    rounds = Rounds(0)
+    assert not iterate(rounds)
+    for _ in range(MAX_LOST_IN_A_ROW - 1):
+        lose(rounds, 1)
+        assert rounds.end(0.0, {0, 1}) is None
+    for attempt in range(MAX_LOST_IN_A_ROW, 13):
+        lose(rounds, 1)
+        assert rounds.end(0.0, {0, 1}) is not None
+        for _ in range(min(2**attempt, MAX_ITERATIONS_LEFT_OUT)):
+            assert iterate(rounds), "it is not waited for"
+            assert rounds.verdict(1, rounds._next - 1) is LATE
+        assert not iterate(rounds), "it is waited for again"
+    rounds.record(1, rounds._next - 1, rounds.verdict(1, rounds._next - 1), 0.0)
+    assert rounds.end(0.0, {0, 1}) is not None
+    assert not iterate(rounds)
+    lose(rounds, 1)
+    assert rounds.end(0.0, {0, 1}) is None, "the row has ended"
+
+
+def test_what_a_worker_sends_that_is_left_out_is_not_received_and_is_no_arrival() -> None:
     rounds = Rounds(0)
     rounds.begin(2, 0.0)
-    rounds.record(0, 0, rounds.verdict(0, 0), 1.0)
-    for _ in range(MAX_ATTEMPTS):
-        assert rounds.end(2.0, {0, 1}) is None
+    for _ in range(MAX_LOST_IN_A_ROW):
         lose(rounds, 1)
-    assert rounds.end(2.0, {0, 1}) is not None
-    rounds.begin(2, 2.0)
-    lose(rounds, 1)
-    rounds.record(0, 1, rounds.verdict(0, 1), 3.0)
-    end = rounds.end(3.0, {0, 1})
-    assert end is not None
-    assert end.cause is Cause.NO_MORE_EXPECTED
-    rounds.begin(2, 3.0)
-    assert rounds.verdict(1, 2) is Verdict.USED, "what arrives all the same counts"
-    rounds.record(1, 2, Verdict.USED, 4.0)
-    rounds.record(0, 2, Verdict.USED, 4.0)
-    assert rounds.end(4.0, {0, 1}) is not None
-    rounds.begin(2, 4.0)
-    rounds.record(0, 3, Verdict.USED, 5.0)
-    assert rounds.end(5.0, {0, 1}) is None, "it is waited for again"
+    assert rounds.verdict(1, 0) is LEFT_OUT
+    rounds.complete(1, 0, 1.0)
+    rounds.record(0, 0, rounds.verdict(0, 0), 2.0)
+    assert rounds.end(2.0, {0, 1}) == End(0, 1, Cause.NO_MORE_EXPECTED, 2.0, MAX_LOST_IN_A_ROW)
+    assert rounds.take_arrivals() == [Arrival(0, 0, 2.0)]
+
+
+def test_what_breaks_off_late_does_not_end_a_row_of_lost_gradients() -> None:
+    """Its iteration ended while it was on its way: nobody knows whether all of it would have come."""
+    rounds = Rounds(0)
+    for _ in range(MAX_LOST_IN_A_ROW):
+        assert not iterate(rounds)
+        rounds.leave(1)
+        assert rounds.end(0.0, {0}) is not None
+        rounds.join(1)
+        rounds.record(1, rounds._next - 1, rounds.verdict(1, rounds._next - 1), 1.0)
+    assert iterate(rounds)
 
 
 @pytest.mark.parametrize("fate", [Fate.REJECTED, Fate.OUTLIER])

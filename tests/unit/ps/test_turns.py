@@ -2,10 +2,11 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_ps.turns import BREAK_OFF, MIN_TURN_SECONDS, PASS_ON, Turn, Turns
+from dbw_ps.turns import BREAK_OFF_FACTOR, MIN_USUAL_SECONDS, PASS_ON_FACTOR, Turn, Turns
 
 PATIENCE = 60.0
 
@@ -41,10 +42,10 @@ def test_a_gradient_that_takes_far_longer_than_usual_is_received_beside_the_next
         receive(turns, 1.0, 10.0 * i)
     slow, *others = (turns.ask() for _ in range(4))
     assert turns.begin(100.0) == [slow]
-    assert turns.wake_at == 100.0 + PASS_ON
-    assert turns.begin(100.0 + PASS_ON - 0.01) == []
+    assert turns.wake_at == 100.0 + PASS_ON_FACTOR
+    assert turns.begin(100.0 + PASS_ON_FACTOR - 0.01) == []
     for i, other in enumerate(others):
-        now = 100.0 + PASS_ON + i
+        now = 100.0 + PASS_ON_FACTOR + i
         assert turns.begin(now) == [other]
         turns.end(other, now + 1.0, is_complete=True)
     turns.end(slow, 150.0, is_complete=True)  # it was not broken off
@@ -87,7 +88,62 @@ def test_how_long_a_gradient_may_take_depends_on_how_long_others_take() -> None:
     receive(slow, 100.0)
     turn = slow.ask()
     slow.begin(1000.0)
-    assert slow.ends_at(turn) == 1000.0 + BREAK_OFF * 100.0
+    assert slow.ends_at(turn) == 1000.0 + BREAK_OFF_FACTOR * 100.0
+
+
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_slow_gradients_that_take_every_place_are_broken_off_as_soon_as_they_keep_others_waiting(places: int) -> None:
+    turns = Turns(places, PATIENCE)
+    receive(turns, 1.0)
+    slow, now = [turns.ask() for _ in range(2 * places)], 100.0
+    assert turns.begin(now) == slow[:places]
+    now += PASS_ON_FACTOR
+    assert turns.begin(now) == slow[places:]
+    assert {turns.ends_at(turn) for turn in slow} == {100.0 + PATIENCE, now + PATIENCE}, "they are in nobody's way"
+    other = turns.ask()
+    assert [turns.ends_at(turn) for turn in slow[:places]] == places * [100.0 + BREAK_OFF_FACTOR]
+    assert turns.begin(now) == []
+    now = 100.0 + BREAK_OFF_FACTOR
+    turns.broken_off()
+    turns.end(slow[0], now, is_complete=False)
+    assert turns.begin(now) == [other]
+
+
+def test_a_hiccup_on_a_fast_network_is_not_the_end_of_a_gradient() -> None:
+    turns = Turns(1, PATIENCE)
+    receive(turns, 0.001)
+    first, second, _ = (turns.ask() for _ in range(3))
+    turns.begin(0.0)
+    turns.begin(PASS_ON_FACTOR * MIN_USUAL_SECONDS)
+    assert turns.ends_at(first) == BREAK_OFF_FACTOR * MIN_USUAL_SECONDS
+    assert turns.ends_at(second) >= PATIENCE
+
+
+@given(st.integers(1, 3), st.floats(0.01, 10.0), st.floats(1.0, 1e4), st.booleans())
+def test_training_goes_on_after_all_links_have_become_slower(
+    places: int, before: float, seconds: float, others_wait: bool
+) -> None:
+    turns, now, complete, broken_off = Turns(places, PATIENCE), 0.0, 0, 0
+    receive(turns, before)
+    running: list[Turn] = []
+    asked = [turns.ask() for _ in range(2 * places + others_wait)]
+    while complete < 50:
+        begun = turns.begin(now)
+        running, asked = running + begun, [turn for turn in asked if turn not in begun]
+        ends = {turn: min((turns.ends_at(turn), False), ((turn.began or 0.0) + seconds, True)) for turn in running}
+        turn, (at, is_complete) = min(ends.items(), key=lambda item: item[1])
+        if turns.wake_at < at:
+            now = max(turns.wake_at, now)
+            continue
+        now = max(at, now)
+        complete += is_complete
+        if not is_complete:
+            turns.broken_off()
+            broken_off += 1
+        turns.end(turn, now, is_complete)
+        running.remove(turn)
+        asked.append(turns.ask())
+    assert broken_off <= 8 * places * math.log2(2 + seconds)
 
 
 @given(st.integers(1, 3), st.floats(1.0, 1e4))
@@ -106,6 +162,8 @@ def test_those_who_never_complete_a_gradient_end_and_those_who_need_long_do_not(
         if turns.wake_at < now:
             now = turns.wake_at
             continue
+        if not is_complete:
+            turns.broken_off()
         turns.end(turn, now, is_complete)
         asked[turns.ask()] = running.pop(turn)  # again
         assert now <= 20 * max(seconds, PATIENCE)
@@ -150,4 +208,4 @@ def test_memory_is_bounded_and_nobody_waits_for_a_free_place(places: int, events
         if waiting and len(received) < 2 * places:
             assert turns.wake_at > now  # when it will be somebody's turn, whoever dribbles
             usual = max(turns._seconds, default=0.0)
-            assert turns.wake_at <= now + max(PASS_ON * usual, MIN_TURN_SECONDS)
+            assert turns.wake_at <= now + PASS_ON_FACTOR * max(usual, MIN_USUAL_SECONDS)
