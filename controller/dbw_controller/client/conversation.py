@@ -196,7 +196,7 @@ class Conversation:
         self._unacknowledged, self._unsent = _newest([*self._unacknowledged, ended]), {}
         self.iteration, self._previous_k = self.iteration + 1, summary.k
         self._arrival_times.pop(self.iteration - REMEMBERED_ITERATIONS, None)
-        self.patience = min(max(self._patience_share * (now - self._began_at), MIN_PATIENCE), self._deadline)
+        self.patience = self._patience_for(now - self._began_at)
         if self.link is Link.ATTACHED and self._in_flight is not None:
             return None
         request = CoordinateRequest(
@@ -210,6 +210,11 @@ class Conversation:
         self._in_flight, self._sent_at = request, now
         self._awaited, self._unawaited = self._unawaited == 0, max(self._unawaited - 1, 0)
         return request if self.link is Link.ATTACHED else None  # otherwise it is sent as soon as there is a connection
+
+    def _patience_for(self, iteration_seconds: float) -> float:
+        if self._patience_share >= EVERY_DECISION:  # also where the clock is too coarse for an iteration
+            return self._deadline
+        return min(max(self._patience_share * iteration_seconds, MIN_PATIENCE), self._deadline)
 
     def summary(self, **fields: Unpack[Summary]) -> IterationSummary:
         """The current iteration, at its end."""
