@@ -86,16 +86,18 @@ class DbwConversation {
   void Failed(double now, int code, const std::string& problem) {
     enum { kInvalidArgument = 3, kResourceExhausted = 8, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
     problem_ = problem;
+    const bool was_attached = link_ == Link::kAttached;  // otherwise CreateJob is what failed
     if (code == kAborted) {
       link_ = Link::kReplaced;
-    } else if (link_ == Link::kAttached) {
+    } else if (was_attached) {
       link_ = Link::kAttaching;
       detached_at_ = now;
     } else if (link_ == Link::kAttaching) {
       link_ = Link::kDown;
     }
     const bool stale = code == kFailedPrecondition;  // the job is one of an earlier training
-    if (!in_flight_ || !(stale || code == kInvalidArgument || code == kResourceExhausted || code == kInternal)) return;
+    const bool refused = stale || code == kInvalidArgument || code == kResourceExhausted || code == kInternal;
+    if (!was_attached || !in_flight_ || !refused) return;
     Acknowledge(*in_flight_);  // it would be refused again
     in_flight_.reset();
     newest_.reset();

@@ -113,10 +113,11 @@ export class DbwConversation {
   // An attempt to attach, or a request, has failed with a status code of gRPC, or without one.
   failed(now: number, code: status | undefined, problem: string): void {
     this.problem = problem;
+    const wasAttached = this.link === "attached"; // otherwise CreateJob is what failed
     if (code === status.ABORTED) this.link = "replaced";
-    else if (this.link === "attached") [this.link, this.detachedAt] = ["attaching", now];
+    else if (wasAttached) [this.link, this.detachedAt] = ["attaching", now];
     else if (this.link === "attaching") this.link = "down";
-    if (!this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
+    if (!wasAttached || !this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
     this.acknowledge(this.inFlight); // it would be refused again
     [this.inFlight, this.newest, this.awaited] = [undefined, undefined, false];
     if (code === status.FAILED_PRECONDITION) this.resetJob = true; // the job is one of an earlier training

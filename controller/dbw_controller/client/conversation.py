@@ -153,13 +153,15 @@ class Conversation:
         `problem` begins with gRPC's code where there is one; `reason` is a name of error.proto, without prefix.
         """
         self.problem = problem
+        was_attached = self.link is Link.ATTACHED  # otherwise CreateJob is what failed
         if reason == "SESSION_REPLACED":
             self.link = Link.REPLACED
-        elif self.link is Link.ATTACHED:
+        elif was_attached:
             self.link, self._detached_at = Link.ATTACHING, now
         elif self.link is Link.ATTACHING:
             self.link = Link.DOWN
-        if self._in_flight is None or not (reason in REFUSALS or problem.startswith(TOO_LARGE)):
+        is_refusal = reason in REFUSALS or problem.startswith(TOO_LARGE)
+        if not was_attached or self._in_flight is None or not is_refusal:
             return False
         self._acknowledge(self._in_flight)  # it would be refused again
         self._in_flight, self._newest, self._awaited = None, None, False
