@@ -228,7 +228,7 @@ class DbwJob {
   // Lets a call be cancelled when the job is closed; returns whether it is not closed yet.
   bool Use(grpc::ClientContext* context) {
     std::lock_guard<std::mutex> lock(mutex_);
-    context_ = context;
+    context_ = closing_ ? nullptr : context;
     return !closing_;
   }
 
