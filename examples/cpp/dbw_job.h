@@ -42,6 +42,11 @@ class DbwJob {
       : name_(name), transport_(transport), conversation_(name, Spec(), Workers(workers)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+    // Pings detect a connection that nothing comes through any more, although nobody has closed it.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     // With TLS: grpc::SslCredentials.
     stub_ = dbw::v1::ControllerService::NewStub(
         grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));

@@ -63,6 +63,10 @@ export class DbwJob {
     // With TLS: credentials.createSsl.
     this.controller = new ControllerService(target, credentials.createInsecure(), {
       "grpc.max_reconnect_backoff_ms": 5000,
+      // Pings detect a connection that nothing comes through any more, although nobody has closed it.
+      "grpc.keepalive_time_ms": 30_000,
+      "grpc.keepalive_timeout_ms": 20_000,
+      "grpc.keepalive_permit_without_calls": 1,
     });
     const spec = { policy: { dbw: {} }, syncMode: "SYNC_MODE_PUSH_WAIT" as const };
     const numbers = Array.from({ length: workers }, (_, worker) => worker);
