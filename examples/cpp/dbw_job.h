@@ -158,13 +158,13 @@ class DbwJob {
 
   // What the thread does: attaches, sends requests, and takes in answers; and again, if that fails.
   void StayAttached() {
-    for (bool again = false;; again = true) {
+    for (;;) {
       {
         std::unique_lock<std::mutex> lock(mutex_);
         const bool replaced = conversation_.link() == DbwConversation::Link::kReplaced;
-        // A connection that was lost is tried again at once.
-        const bool down = again && conversation_.link() != DbwConversation::Link::kAttaching;
-        if (down) changed_.wait_for(lock, kPause, [this] { return closing_; });
+        // A connection that has brought an answer is tried again at once.
+        if (!answered_) changed_.wait_for(lock, kPause, [this] { return closing_; });
+        answered_ = false;
         if (closing_ || replaced) return;
       }
       grpc::Status status = Attach();
@@ -247,6 +247,7 @@ class DbwJob {
   void Take(const dbw::v1::Decision& decision) {
     std::lock_guard<std::mutex> lock(mutex_);
     conversation_.Decided(decision, Now());
+    answered_ = true;
     changed_.notify_all();
   }
 
@@ -259,6 +260,7 @@ class DbwJob {
   std::optional<dbw::v1::Decision> last_decision_;    // in use, or before the fallback
   std::optional<dbw::v1::CoordinateRequest> outbox_;  // to be sent next
   grpc::ClientContext* context_ = nullptr;            // of the call under way
+  bool answered_ = true;                              // whether there was an answer since the last attempt to attach
   bool closing_ = false;
   bool was_on_fallback_ = false;
   std::thread link_;

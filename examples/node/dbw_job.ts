@@ -35,6 +35,7 @@ export class DbwJob {
   private readonly conversation: DbwConversation;
   private send: (request: Request) => void = () => {}; // over the connection that there is
   private disconnect: () => void = () => {};
+  private answered = false; // whether there was an answer since the last attempt to attach
   private wake: () => void = () => {}; // what waits for a decision
   private closing = false;
   private lastDecision?: Decision; // in use, or before the fallback
@@ -145,6 +146,7 @@ export class DbwJob {
   private async stayAttached(): Promise<void> {
     const { conversation } = this;
     while (!this.closing && conversation.link !== "replaced") {
+      this.answered = false;
       try {
         await this.attach();
       } catch (error) {
@@ -153,8 +155,8 @@ export class DbwJob {
         this.wake();
       }
       this.send = this.disconnect = () => {};
-      // A connection that was lost is tried again at once.
-      if (conversation.link === "down") await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      // A connection that has brought an answer is tried again at once.
+      if (!this.answered) await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
   }
 
@@ -196,6 +198,7 @@ export class DbwJob {
 
   private take(decision: Decision): void {
     this.conversation.decided(decision, now());
+    this.answered = true;
     this.wake();
   }
 }
