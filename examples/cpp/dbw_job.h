@@ -145,13 +145,14 @@ class DbwJob {
     was_on_fallback_ = on_fallback;
   }
 
-  // Ends the thread.
+  // Ends the thread. CreateJob may finish: it has perhaps begun another session already, which `Delete` has to name.
   void Close() {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::unique_lock<std::mutex> lock(mutex_);
       closing_ = true;
-      if (context_) context_->TryCancel();
       changed_.notify_all();
+      changed_.wait_for(lock, kPatienceAtEnd, [this] { return !attaching_; });
+      if (context_) context_->TryCancel();
     }
     if (link_.joinable()) link_.join();
   }
@@ -185,15 +186,17 @@ class DbwJob {
       if (closing_) return grpc::Status::CANCELLED;
       request = conversation_.CreateRequest();
       context_ = &context;
+      attaching_ = true;
     }
     dbw::v1::CreateJobResponse response;
     const grpc::Status status = stub_->CreateJob(&context, request, &response);
     std::lock_guard<std::mutex> lock(mutex_);
     context_ = nullptr;
+    attaching_ = false;
+    changed_.notify_all();
     if (!status.ok()) return status;
     const auto* repeated = conversation_.Created(response, Now());
     outbox_ = repeated ? std::make_optional(*repeated) : std::nullopt;
-    changed_.notify_all();
     return status;
   }
 
@@ -260,6 +263,7 @@ class DbwJob {
   std::optional<dbw::v1::Decision> last_decision_;    // in use, or before the fallback
   std::optional<dbw::v1::CoordinateRequest> outbox_;  // to be sent next
   grpc::ClientContext* context_ = nullptr;            // of the call under way
+  bool attaching_ = false;                            // whether that is CreateJob
   bool answered_ = true;                              // whether there was an answer since the last attempt to attach
   bool closing_ = false;
   bool was_on_fallback_ = false;

@@ -34,8 +34,9 @@ export class DbwJob {
   private readonly controller: ControllerServiceClient;
   private readonly conversation: DbwConversation;
   private send: (request: Request) => void = () => {}; // over the connection that there is
-  private disconnect: () => void = () => {};
-  private answered = false; // whether there was an answer since the last attempt to attach
+  private disconnect: () => void = () => {}; // ends the call under way
+  private creation: Promise<unknown> = Promise.resolve(); // CreateJob, of the last attempt to attach
+  private answered = false; // whether there was an answer since that attempt
   private wake: () => void = () => {}; // what waits for a decision
   private closing = false;
   private lastDecision?: Decision; // in use, or before the fallback
@@ -111,6 +112,10 @@ export class DbwJob {
   // Training is over: the controller may forget the job.
   async delete(): Promise<void> {
     this.closing = true;
+    // CreateJob may finish: it has perhaps begun another session already.
+    const timer = setTimeout(() => this.disconnect(), PATIENCE_AT_END);
+    await this.creation;
+    clearTimeout(timer);
     this.disconnect();
     const request = { job: this.name, session: this.conversation.session, allowMissing: true };
     const options = { deadline: Date.now() + PATIENCE_AT_END };
@@ -151,7 +156,8 @@ export class DbwJob {
         await this.attach();
       } catch (error) {
         const { code, message } = error as Problem;
-        if (!this.closing) conversation.failed(now(), code, message);
+        if (this.closing) return;
+        conversation.failed(now(), code, message);
         this.wake();
       }
       this.send = this.disconnect = () => {};
@@ -162,9 +168,13 @@ export class DbwJob {
 
   // Attaches, and takes in answers until the connection ends, with an error.
   private async attach(): Promise<void> {
-    const { session, job } = await answer<CreateJobResponse__Output>((done) =>
-      this.controller.createJob(this.conversation.createRequest(), { deadline: Date.now() + PATIENCE }, done),
-    );
+    const created = answer<CreateJobResponse__Output>((done) => {
+      const request = this.conversation.createRequest();
+      const call = this.controller.createJob(request, { deadline: Date.now() + PATIENCE }, done);
+      this.disconnect = () => call.cancel();
+    });
+    this.creation = created.catch(() => undefined);
+    const { session, job } = await created;
     const ended = this.transport === "stream" ? this.openStream() : this.prepareCalls();
     const repeated = this.conversation.created(now(), session, job?.decision);
     if (repeated) this.send(repeated);
