@@ -181,7 +181,7 @@ class ServedJob:
         return 0.0 if self.streams else self._clock() - self._used
 
     async def delete(self, session: str | None = None, silent_seconds: float = 0.0) -> None:
-        """End the job, in its current session if one is given, and if it has been silent for so long.
+        """End the job, in its current session if one is given, and if it has been silent for `silent_seconds`.
 
         If its snapshot cannot be deleted, it stays as it is.
         """
