@@ -1,12 +1,16 @@
 """A proxy in front of a gRPC server: it hands every call on, whatever its service, and may spoil it on the way."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import grpc
+
+from tests.servers import PATIENCE
 
 # The name of an rpc, its requests, and what hands them on; returns the answers. On the wire all calls are streams.
 Forward = Callable[[Iterator[bytes]], Iterator[bytes]]
@@ -28,6 +32,28 @@ class RefusalError(grpc.RpcError):
 
     def trailing_metadata(self) -> Any:
         return self._trailers
+
+
+class LostConnection:
+    """Breaks a training's connection once a report was answered, and then holds the answers to CreateJob back."""
+
+    def __init__(self) -> None:
+        self.is_answered, self.may_come = threading.Event(), threading.Event()  # the second CreateJob, and its answer
+        self._seen: set[str] = set()
+
+    def __call__(self, rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        """Hand a call on, or not."""
+        is_first = rpc not in self._seen
+        self._seen.add(rpc)
+        if rpc == "Coordinate" and is_first:
+            yield from islice(forward(requests), 1)
+        if rpc == "Coordinate" or (rpc == "EndIteration" and not is_first):
+            raise RefusalError(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
+        for data in forward(requests):
+            if rpc == "CreateJob" and not is_first:
+                self.is_answered.set()
+                self.may_come.wait(PATIENCE)
+            yield data
 
 
 class _Handler(grpc.GenericRpcHandler):

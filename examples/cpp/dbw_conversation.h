@@ -31,9 +31,10 @@ class DbwConversation {
   static constexpr std::size_t kMaxIterations = 256, kMaxRows = 50000, kBatchRows = 12;
   // How long an iteration waits for its decision, in seconds and as a share of the last one's time.
   static constexpr double kDeadline = 1.0, kMinPatience = 0.001, kPatienceShare = 0.05;
-  // After waits in vain, this many requests at most are not waited for before it is tried again.
-  static constexpr int kMaxUnawaited = 63;
-  // A controller that leaves a request unanswered for longer than both has stopped to answer: seconds, and a multiple of
+  // Exponential backoff: after n timed-out waits in a row, skip waiting for the next 2^n - 1 requests, at most this
+  // many.
+  static constexpr int kMaxSkippedWaits = 63;
+  // A controller that leaves a request unanswered for longer than both has stopped answering: seconds, and a multiple of
   // what its last answer took.
   static constexpr double kSilentSeconds = 10.0, kSilentFactor = 5.0;
 
@@ -86,16 +87,18 @@ class DbwConversation {
   void Failed(double now, int code, const std::string& problem) {
     enum { kInvalidArgument = 3, kResourceExhausted = 8, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
     problem_ = problem;
+    const bool was_attached = link_ == Link::kAttached;  // otherwise CreateJob is what failed
     if (code == kAborted) {
       link_ = Link::kReplaced;
-    } else if (link_ == Link::kAttached) {
+    } else if (was_attached) {
       link_ = Link::kAttaching;
       detached_at_ = now;
     } else if (link_ == Link::kAttaching) {
       link_ = Link::kDown;
     }
     const bool stale = code == kFailedPrecondition;  // the job is one of an earlier training
-    if (!in_flight_ || !(stale || code == kInvalidArgument || code == kResourceExhausted || code == kInternal)) return;
+    const bool refused = stale || code == kInvalidArgument || code == kResourceExhausted || code == kInternal;
+    if (!was_attached || !in_flight_ || !refused) return;
     Acknowledge(*in_flight_);  // it would be refused again
     in_flight_.reset();
     newest_.reset();
@@ -159,8 +162,8 @@ class DbwConversation {
     *in_flight_->mutable_summary() = unacknowledged_.back().summary();
     AddMembership(&*in_flight_);
     sent_at_ = now;
-    awaited_ = unawaited_ == 0;
-    unawaited_ = std::max(unawaited_ - 1, 0);
+    awaited_ = skipped_waits_ == 0;
+    skipped_waits_ = std::max(skipped_waits_ - 1, 0);
     return link_ == Link::kAttached ? &*in_flight_ : nullptr;
   }
 
@@ -176,9 +179,9 @@ class DbwConversation {
 
   // Stops waiting for a decision; returns the k to use in this iteration.
   std::uint32_t BeginIteration(double now) {
-    if (AwaitsDecision()) {  // in vain, and the more often that was so, the longer it is not tried again
-      ++vain_waits_;
-      unawaited_ = vain_waits_ < 6 ? (1 << vain_waits_) - 1 : kMaxUnawaited;
+    if (AwaitsDecision()) {  // the wait has timed out
+      ++timed_out_waits_;
+      skipped_waits_ = timed_out_waits_ < 6 ? (1 << timed_out_waits_) - 1 : kMaxSkippedWaits;
     }
     awaited_ = false;
     began_at_ = now;
@@ -200,7 +203,7 @@ class DbwConversation {
     problem_.clear();
     if (decision.iteration() != iteration_ || !awaited_) return;
     awaited_ = false;
-    vain_waits_ = 0;
+    timed_out_waits_ = 0;
   }
 
   void AddMembership(dbw::v1::CoordinateRequest* request) const {
@@ -216,7 +219,7 @@ class DbwConversation {
                           unacknowledged_.end());
   }
 
-  // As many iterations as fit into one message, and at least one.
+  // Those that fit into one message together, and at least one.
   void KeepNewest() {
     std::size_t kept = 0, rows = 0;
     for (auto ended = unacknowledged_.rbegin(); ended != unacknowledged_.rend(); ++ended, ++kept) {
@@ -250,6 +253,6 @@ class DbwConversation {
   double sent_at_ = 0;         // when the request in flight was sent
   double answer_seconds_ = 0;  // how long the last answer took
   double detached_at_ = -std::numeric_limits<double>::infinity();  // when the connection ended
-  int vain_waits_ = 0;                                             // in a row
-  int unawaited_ = 0;  // how many of the next requests are not waited for
+  int timed_out_waits_ = 0;                                        // in a row
+  int skipped_waits_ = 0;  // how many of the next requests are not waited for
 };

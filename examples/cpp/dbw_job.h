@@ -42,6 +42,11 @@ class DbwJob {
       : name_(name), transport_(transport), conversation_(name, Spec(), Workers(workers)) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
+    // Pings detect a connection that nothing comes through any more, although nobody has closed it.
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000);
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     // With TLS: grpc::SslCredentials.
     stub_ = dbw::v1::ControllerService::NewStub(
         grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
@@ -140,26 +145,27 @@ class DbwJob {
     was_on_fallback_ = on_fallback;
   }
 
-  // Ends the thread.
+  // Ends the thread. CreateJob may finish: it has perhaps begun another session already, which `Delete` has to name.
   void Close() {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      std::unique_lock<std::mutex> lock(mutex_);
       closing_ = true;
-      if (context_) context_->TryCancel();
       changed_.notify_all();
+      changed_.wait_for(lock, kPatienceAtEnd, [this] { return !attaching_; });
+      if (context_) context_->TryCancel();
     }
     if (link_.joinable()) link_.join();
   }
 
   // What the thread does: attaches, sends requests, and takes in answers; and again, if that fails.
   void StayAttached() {
-    for (bool again = false;; again = true) {
+    for (;;) {
       {
         std::unique_lock<std::mutex> lock(mutex_);
         const bool replaced = conversation_.link() == DbwConversation::Link::kReplaced;
-        // A connection that was lost is tried again at once.
-        const bool down = again && conversation_.link() != DbwConversation::Link::kAttaching;
-        if (down) changed_.wait_for(lock, kPause, [this] { return closing_; });
+        // A connection that has brought an answer is tried again at once.
+        if (!answered_) changed_.wait_for(lock, kPause, [this] { return closing_; });
+        answered_ = false;
         if (closing_ || replaced) return;
       }
       grpc::Status status = Attach();
@@ -180,15 +186,17 @@ class DbwJob {
       if (closing_) return grpc::Status::CANCELLED;
       request = conversation_.CreateRequest();
       context_ = &context;
+      attaching_ = true;
     }
     dbw::v1::CreateJobResponse response;
     const grpc::Status status = stub_->CreateJob(&context, request, &response);
     std::lock_guard<std::mutex> lock(mutex_);
     context_ = nullptr;
+    attaching_ = false;
+    changed_.notify_all();
     if (!status.ok()) return status;
     const auto* repeated = conversation_.Created(response, Now());
     outbox_ = repeated ? std::make_optional(*repeated) : std::nullopt;
-    changed_.notify_all();
     return status;
   }
 
@@ -228,7 +236,7 @@ class DbwJob {
   // Lets a call be cancelled when the job is closed; returns whether it is not closed yet.
   bool Use(grpc::ClientContext* context) {
     std::lock_guard<std::mutex> lock(mutex_);
-    context_ = context;
+    context_ = closing_ ? nullptr : context;
     return !closing_;
   }
 
@@ -242,6 +250,7 @@ class DbwJob {
   void Take(const dbw::v1::Decision& decision) {
     std::lock_guard<std::mutex> lock(mutex_);
     conversation_.Decided(decision, Now());
+    answered_ = true;
     changed_.notify_all();
   }
 
@@ -254,6 +263,8 @@ class DbwJob {
   std::optional<dbw::v1::Decision> last_decision_;    // in use, or before the fallback
   std::optional<dbw::v1::CoordinateRequest> outbox_;  // to be sent next
   grpc::ClientContext* context_ = nullptr;            // of the call under way
+  bool attaching_ = false;                            // whether that is CreateJob
+  bool answered_ = true;                              // whether there was an answer since the last attempt to attach
   bool closing_ = false;
   bool was_on_fallback_ = false;
   std::thread link_;

@@ -45,9 +45,9 @@ const REMEMBERED_ITERATIONS = 1024; // arrivals of those further back are ignore
 const [MAX_ITERATIONS, MAX_ROWS, BATCH_ROWS] = [256, 50_000, 12];
 // How long an iteration waits for its decision, in seconds and as a share of the last one's time.
 const [DEADLINE, MIN_PATIENCE, PATIENCE_SHARE] = [1, 0.001, 0.05];
-// After waits in vain, this many requests at most are not waited for before it is tried again.
-const MAX_UNAWAITED = 63;
-// A controller that leaves a request unanswered for longer than both has stopped to answer: seconds, and a multiple of
+// Exponential backoff: after n timed-out waits in a row, skip waiting for the next 2^n - 1 requests, at most this many.
+const MAX_SKIPPED_WAITS = 63;
+// A controller that leaves a request unanswered for longer than both has stopped answering: seconds, and a multiple of
 // what its last answer took.
 const [SILENT_SECONDS, SILENT_FACTOR] = [10, 5];
 // Why a request would be refused again; error.proto says which code means what.
@@ -74,8 +74,8 @@ export class DbwConversation {
   private sentAt = 0; // when the request in flight was sent
   private answerSeconds = 0; // how long the last answer took
   private detachedAt = -Infinity; // when the connection ended
-  private vainWaits = 0; // in a row
-  private unawaited = 0; // how many of the next requests are not waited for
+  private timedOutWaits = 0; // in a row
+  private skippedWaits = 0; // how many of the next requests are not waited for
 
   constructor(
     private readonly job: string,
@@ -113,10 +113,11 @@ export class DbwConversation {
   // An attempt to attach, or a request, has failed with a status code of gRPC, or without one.
   failed(now: number, code: status | undefined, problem: string): void {
     this.problem = problem;
+    const wasAttached = this.link === "attached"; // otherwise CreateJob is what failed
     if (code === status.ABORTED) this.link = "replaced";
-    else if (this.link === "attached") [this.link, this.detachedAt] = ["attaching", now];
+    else if (wasAttached) [this.link, this.detachedAt] = ["attaching", now];
     else if (this.link === "attaching") this.link = "down";
-    if (!this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
+    if (!wasAttached || !this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
     this.acknowledge(this.inFlight); // it would be refused again
     [this.inFlight, this.newest, this.awaited] = [undefined, undefined, false];
     if (code === status.FAILED_PRECONDITION) this.resetJob = true; // the job is one of an earlier training
@@ -172,7 +173,7 @@ export class DbwConversation {
     const preceding = this.unacknowledged.slice(0, -1);
     this.inFlight = { job, session, preceding, ...ended, membership: this.changedMembership };
     this.sentAt = now;
-    [this.awaited, this.unawaited] = [this.unawaited === 0, Math.max(this.unawaited - 1, 0)];
+    [this.awaited, this.skippedWaits] = [this.skippedWaits === 0, Math.max(this.skippedWaits - 1, 0)];
     return this.link === "attached" ? this.inFlight : undefined;
   }
 
@@ -189,9 +190,9 @@ export class DbwConversation {
   // Stops waiting for a decision; returns the k to use in this iteration.
   beginIteration(now: number): number {
     if (this.awaitsDecision) {
-      // In vain, and the more often that was so, the longer it is not tried again.
-      this.vainWaits++;
-      this.unawaited = Math.min(2 ** this.vainWaits - 1, MAX_UNAWAITED);
+      // The wait has timed out.
+      this.timedOutWaits++;
+      this.skippedWaits = Math.min(2 ** this.timedOutWaits - 1, MAX_SKIPPED_WAITS);
     }
     [this.awaited, this.beganAt] = [false, now];
     if (this.link === "attaching" && now - this.detachedAt >= DEADLINE) this.link = "down";
@@ -215,7 +216,7 @@ export class DbwConversation {
 
   private receive(decision: Decision): void {
     [this.newest, this.problem] = [decision, undefined];
-    if (decision.iteration === this.iteration && this.awaited) [this.awaited, this.vainWaits] = [false, 0];
+    if (decision.iteration === this.iteration && this.awaited) [this.awaited, this.timedOutWaits] = [false, 0];
   }
 
   // What a request has reported need not be reported again.
@@ -230,7 +231,7 @@ function membershipOf(workers: Workers): Membership {
     : { liveWorkers: workers.length, workers };
 }
 
-// The newest iterations, as many as fit into one message, and at least one.
+// The newest iterations that fit into one message together, and at least one.
 function newest(ended: EndedIteration[]): EndedIteration[] {
   let [rows, first] = [0, ended.length];
   while (first > 0 && ended.length - first < MAX_ITERATIONS) {

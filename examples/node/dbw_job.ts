@@ -34,7 +34,9 @@ export class DbwJob {
   private readonly controller: ControllerServiceClient;
   private readonly conversation: DbwConversation;
   private send: (request: Request) => void = () => {}; // over the connection that there is
-  private disconnect: () => void = () => {};
+  private disconnect: () => void = () => {}; // ends the call under way
+  private creation: Promise<unknown> = Promise.resolve(); // CreateJob, of the last attempt to attach
+  private answered = false; // whether there was an answer since that attempt
   private wake: () => void = () => {}; // what waits for a decision
   private closing = false;
   private lastDecision?: Decision; // in use, or before the fallback
@@ -63,6 +65,10 @@ export class DbwJob {
     // With TLS: credentials.createSsl.
     this.controller = new ControllerService(target, credentials.createInsecure(), {
       "grpc.max_reconnect_backoff_ms": 5000,
+      // Pings detect a connection that nothing comes through any more, although nobody has closed it.
+      "grpc.keepalive_time_ms": 30_000,
+      "grpc.keepalive_timeout_ms": 20_000,
+      "grpc.keepalive_permit_without_calls": 1,
     });
     const spec = { policy: { dbw: {} }, syncMode: "SYNC_MODE_PUSH_WAIT" as const };
     const numbers = Array.from({ length: workers }, (_, worker) => worker);
@@ -106,6 +112,10 @@ export class DbwJob {
   // Training is over: the controller may forget the job.
   async delete(): Promise<void> {
     this.closing = true;
+    // CreateJob may finish: it has perhaps begun another session already.
+    const timer = setTimeout(() => this.disconnect(), PATIENCE_AT_END);
+    await this.creation;
+    clearTimeout(timer);
     this.disconnect();
     const request = { job: this.name, session: this.conversation.session, allowMissing: true };
     const options = { deadline: Date.now() + PATIENCE_AT_END };
@@ -141,24 +151,30 @@ export class DbwJob {
   private async stayAttached(): Promise<void> {
     const { conversation } = this;
     while (!this.closing && conversation.link !== "replaced") {
+      this.answered = false;
       try {
         await this.attach();
       } catch (error) {
         const { code, message } = error as Problem;
-        if (!this.closing) conversation.failed(now(), code, message);
+        if (this.closing) return;
+        conversation.failed(now(), code, message);
         this.wake();
       }
       this.send = this.disconnect = () => {};
-      // A connection that was lost is tried again at once.
-      if (conversation.link === "down") await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      // A connection that has brought an answer is tried again at once.
+      if (!this.answered) await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
   }
 
   // Attaches, and takes in answers until the connection ends, with an error.
   private async attach(): Promise<void> {
-    const { session, job } = await answer<CreateJobResponse__Output>((done) =>
-      this.controller.createJob(this.conversation.createRequest(), { deadline: Date.now() + PATIENCE }, done),
-    );
+    const created = answer<CreateJobResponse__Output>((done) => {
+      const request = this.conversation.createRequest();
+      const call = this.controller.createJob(request, { deadline: Date.now() + PATIENCE }, done);
+      this.disconnect = () => call.cancel();
+    });
+    this.creation = created.catch(() => undefined);
+    const { session, job } = await created;
     const ended = this.transport === "stream" ? this.openStream() : this.prepareCalls();
     const repeated = this.conversation.created(now(), session, job?.decision);
     if (repeated) this.send(repeated);
@@ -192,6 +208,7 @@ export class DbwJob {
 
   private take(decision: Decision): void {
     this.conversation.decided(decision, now());
+    this.answered = true;
     this.wake();
   }
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 log = logging.getLogger(__name__)
-HANG_SECONDS = 10.0  # a write that takes longer than this is logged
+HANG_SECONDS = 10.0  # a write that takes longer than this is logged, and does not keep a server from stopping
 
 
 class DiskWatch:

@@ -5,14 +5,16 @@ import re
 import shutil
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
-from dbw.v1.controller_pb2 import CreateJobRequest, ReportRequest
+from dbw.v1.controller_pb2 import CreateJobRequest, ListJobsRequest, ReportRequest
 from dbw.v1.iteration_pb2 import END_CAUSE_DEADLINE, Membership
 from tests.conversations.script import SCRIPTS
 from tests.examples.claims import assert_integrated
@@ -21,7 +23,7 @@ from tests.examples.python import EXAMPLES
 from tests.examples.recorder import recorded
 from tests.examples.running import started, wait_for_line
 from tests.node import install, needs_node
-from tests.proxy import Forward, proxied
+from tests.proxy import Forward, LostConnection, RefusalError, proxied
 from tests.servers import PATIENCE, controller
 
 WORKERS, ITERATIONS = 8, 60
@@ -155,6 +157,34 @@ def test_it_opens_another_stream_where_one_has_ended_without_an_error(program: P
         done = program.run("--controller", target, "--iterations", "30", "--transport", "stream")
     assert done.returncode == 0, done.stderr
     assert answers.count("Coordinate") > 10
+
+
+@by_both_transports
+def test_it_pauses_before_it_attaches_again_where_it_has_got_no_answer(program: Program, transport: str) -> None:
+    calls: Counter[str] = Counter()
+
+    def answer_nothing(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        calls[rpc] += 1
+        if rpc in ("Coordinate", "EndIteration"):
+            raise RefusalError(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
+        yield from forward(requests)
+
+    with controller() as server, proxied(server.target, answer_nothing) as target:
+        done = program.run("--controller", target, "--iterations", "30", "--transport", transport)
+    assert done.returncode == 0, done.stderr
+    assert 1 < calls["CreateJob"] < 30, "and not several times an iteration"
+
+
+@by_both_transports
+def test_it_leaves_no_job_if_training_ends_while_it_attaches_again(program: Program, transport: str) -> None:
+    lost, options = LostConnection(), ["--workers", "1", "--iterations", "60", "--transport", transport]
+    with controller() as server, proxied(server.target, lost) as target:
+        with program.started("--controller", target, *options) as process:
+            wait_for_line(process, "60 iterations")
+            lost.may_come.set()
+            assert process.wait() == 0
+        with server.stub() as stub:
+            assert not stub.ListJobs(ListJobsRequest()).jobs
 
 
 def test_it_ends_an_iteration_at_its_deadline(program: Program) -> None:

@@ -34,6 +34,7 @@ class AsyncTrainingJob(Training):
     def __init__(self, settings: ClientSettings, conversation: Conversation) -> None:
         super().__init__(settings, conversation)
         self._changed = asyncio.Event()
+        self._creation: asyncio.Future[Any] | None = None  # CreateJob, of the last attempt to attach
         self._closed = False
 
     def _now(self) -> float:
@@ -99,12 +100,14 @@ class AsyncTrainingJob(Training):
 
     async def _stay_attached(self) -> None:
         waits = delays()
-        while self._conversation.link is not Link.REPLACED:
+        while not self._closed and self._conversation.link is not Link.REPLACED:
             await asyncio.sleep(next(waits))
             try:
                 metadata = self._connection.metadata()
                 request = self._conversation.create_request()
-                created = await self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
+                creation = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
+                self._creation = asyncio.ensure_future(creation)
+                created = await self._creation
                 self._outbox = asyncio.Queue()
                 if (repeated := self._conversation.created(created, self._now())) is not None:
                     self._outbox.put_nowait(repeated)
@@ -125,7 +128,11 @@ class AsyncTrainingJob(Training):
         if self._closed:
             return
         self._closed = True
-        self._link.cancel()
+        try:
+            if delete and self._creation is not None:  # it has perhaps begun another session already
+                await asyncio.wait([self._creation], timeout=self._settings.deadline)
+        finally:
+            self._link.cancel()
         await asyncio.wait([self._link])  # whose cancellation is not this task's
         if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)

@@ -34,9 +34,9 @@ MAX_ITERATIONS, MAX_ROWS, BATCH_ROWS = 256, 50_000, 12
 MIN_PATIENCE = 0.001
 DEFAULT_PATIENCE_SHARE, DEFAULT_DEADLINE = 0.05, 1.0
 EVERY_DECISION = 1e9  # as a share: the deadline alone counts, for trainings that take no time or must be repeatable
-# After waits in vain, this many requests at most are not waited for before it is tried again.
-MAX_UNAWAITED = 63
-# A controller that leaves a request unanswered for longer than both has stopped to answer: seconds, and a multiple of
+# Exponential backoff: after n timed-out waits in a row, skip waiting for the next 2^n − 1 requests, at most this many.
+MAX_SKIPPED_WAITS = 63
+# A controller that leaves a request unanswered for longer than both has stopped answering: seconds, and a multiple of
 # what its last answer took.
 SILENT_SECONDS, SILENT_FACTOR = 10.0, 5.0
 # Why a request would be refused again: reasons of error.proto, and gRPC's code for a message that is too large.
@@ -111,8 +111,8 @@ class Conversation:
         self._sent_at = 0.0  # when the request in flight was sent
         self._answer_seconds = 0.0  # how long the last answer took
         self._detached_at = -math.inf  # when the connection ended
-        self._vain_waits = 0  # in a row
-        self._unawaited = 0  # how many of the next requests are not waited for
+        self._timed_out_waits = 0  # in a row
+        self._skipped_waits = 0  # how many of the next requests are not waited for
 
     @property
     def arrived_seconds(self) -> Sequence[float]:
@@ -153,13 +153,15 @@ class Conversation:
         `problem` begins with gRPC's code where there is one; `reason` is a name of error.proto, without prefix.
         """
         self.problem = problem
+        was_attached = self.link is Link.ATTACHED  # otherwise CreateJob is what failed
         if reason == "SESSION_REPLACED":
             self.link = Link.REPLACED
-        elif self.link is Link.ATTACHED:
+        elif was_attached:
             self.link, self._detached_at = Link.ATTACHING, now
         elif self.link is Link.ATTACHING:
             self.link = Link.DOWN
-        if self._in_flight is None or not (reason in REFUSALS or problem.startswith(TOO_LARGE)):
+        is_refusal = reason in REFUSALS or problem.startswith(TOO_LARGE)
+        if not was_attached or self._in_flight is None or not is_refusal:
             return False
         self._acknowledge(self._in_flight)  # it would be refused again
         self._in_flight, self._newest, self._awaited = None, None, False
@@ -196,7 +198,7 @@ class Conversation:
         self._unacknowledged, self._unsent = _newest([*self._unacknowledged, ended]), {}
         self.iteration, self._previous_k = self.iteration + 1, summary.k
         self._arrival_times.pop(self.iteration - REMEMBERED_ITERATIONS, None)
-        self.patience = min(max(self._patience_share * (now - self._began_at), MIN_PATIENCE), self._deadline)
+        self.patience = self._patience_for(now - self._began_at)
         if self.link is Link.ATTACHED and self._in_flight is not None:
             return None
         request = CoordinateRequest(
@@ -208,8 +210,13 @@ class Conversation:
         )
         self._add_membership(request)
         self._in_flight, self._sent_at = request, now
-        self._awaited, self._unawaited = self._unawaited == 0, max(self._unawaited - 1, 0)
+        self._awaited, self._skipped_waits = self._skipped_waits == 0, max(self._skipped_waits - 1, 0)
         return request if self.link is Link.ATTACHED else None  # otherwise it is sent as soon as there is a connection
+
+    def _patience_for(self, iteration_seconds: float) -> float:
+        if self._patience_share >= EVERY_DECISION:  # also where the clock is too coarse for an iteration
+            return self._deadline
+        return min(max(self._patience_share * iteration_seconds, MIN_PATIENCE), self._deadline)
 
     def summary(self, **fields: Unpack[Summary]) -> IterationSummary:
         """The current iteration, at its end."""
@@ -260,7 +267,7 @@ class Conversation:
     def _receive(self, decision: Decision) -> None:
         self._newest, self.problem = decision, None
         if decision.iteration == self.iteration and self._awaited:
-            self._awaited, self._vain_waits = False, 0
+            self._awaited, self._timed_out_waits = False, 0
 
     def _acknowledge(self, request: CoordinateRequest) -> None:
         """Do not report again what a request has reported."""
@@ -282,9 +289,9 @@ class Conversation:
 
     def begin_iteration(self, now: float) -> int:
         """Stop waiting for a decision; returns the k to use in this iteration."""
-        if self.awaits_decision:  # in vain, and the more often that was so, the longer it is not tried again
-            self._vain_waits += 1
-            self._unawaited = min(2**self._vain_waits - 1, MAX_UNAWAITED)
+        if self.awaits_decision:  # the wait has timed out
+            self._timed_out_waits += 1
+            self._skipped_waits = min(2**self._timed_out_waits - 1, MAX_SKIPPED_WAITS)
         self._awaited, self._began_at = False, now
         if self.link is Link.ATTACHING and now - self._detached_at >= self._deadline:
             self.link = Link.DOWN
@@ -327,7 +334,7 @@ def _moments(fields: Summary) -> GradientMoments | None:
 
 
 def _newest(ended: list[EndedIteration]) -> list[EndedIteration]:
-    """The newest iterations, as many as fit into one message, and at least one."""
+    """The newest iterations that fit into one message together, and at least one."""
     rows = 0
     for i, iteration in enumerate(reversed(ended)):
         rows += sum(BATCH_ROWS + len(batch.seconds) for batch in iteration.arrivals)

@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, Self, TypeVar, Unpack
+from typing import Protocol, Self, TypeVar, Unpack
 
-from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
+from dbw.v1.controller_pb2 import CoordinateRequest, CoordinateResponse, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import Conversation, Link, Summary
@@ -47,7 +47,7 @@ class TrainingJob(Training):
         self._changed = threading.Condition()  # guards the conversation as well
         self._closing = threading.Event()
         self._outbox: SimpleQueue[CoordinateRequest | None] = SimpleQueue()
-        self._stream: Any = None
+        self._cancel: Callable[[], object] = lambda: None  # ends the call that the thread below waits for
         self._link = threading.Thread(target=self._stay_attached, name=f"dbw {conversation.name}", daemon=True)
         self._link.start()
         with self._changed:
@@ -113,8 +113,7 @@ class TrainingJob(Training):
         waits = delays()
         while not self._closing.wait(next(waits)):
             try:
-                self._attach()
-                for response in self._stream:
+                for response in self._attach():
                     waits = delays()
                     with self._changed:
                         self._conversation.decided(response.decision, self._now())
@@ -130,30 +129,45 @@ class TrainingJob(Training):
                 if self._conversation.link is Link.REPLACED:
                     return
 
-    def _attach(self) -> None:
+    def _attach(self) -> Iterable[CoordinateResponse]:
         metadata = self._connection.metadata()
         with self._changed:
             request = self._conversation.create_request()
-        response = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
+        creation = self._stub.CreateJob.future(request, timeout=ATTACH_SECONDS, metadata=metadata)
+        self._cancel = creation.cancel
+        response = creation.result()
         with self._changed:
             self._outbox = SimpleQueue()
             if (repeated := self._conversation.created(response, self._now())) is not None:
                 self._outbox.put(repeated)
-            self._stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
+            stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
+            self._cancel = stream.cancel
+            if self._closing.is_set():
+                self._cancel()
             self._changed.notify_all()
+            return stream
 
     def close(self, delete: bool = False) -> None:
         """Disconnect for good; the controller keeps the job unless `delete` is set."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
-            request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
-            with self._warning("the job cannot be deleted"):
-                self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
-        self._outbox.put(None)
+        with self._changed:
+            if self._closing.is_set():
+                return
+            self._closing.set()
+            if self._conversation.link is Link.ATTACHED:
+                self._cancel()
+        if delete:
+            self._delete()
         self._channel.close()
         self._link.join(self._settings.deadline)
+
+    def _delete(self) -> None:
+        self._link.join(self._settings.deadline)  # CreateJob has perhaps begun another session already
+        self._cancel()
+        if self._conversation.link is Link.REPLACED:  # it is the job of another process
+            return
+        request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
+        with self._warning("the job cannot be deleted"):
+            self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
 
     def __enter__(self) -> Self:
         return self

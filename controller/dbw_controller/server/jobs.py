@@ -25,12 +25,12 @@ from dbw_controller.server.job_messages import job_message
 from dbw_controller.server.saver import Disk, unless_cancelled
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.disk_watch import HANG_SECONDS
 from dbw_runtime.server import UnsavedError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_NAMES = 10  # in a text
-HANG_SECONDS = 10.0  # a write that takes longer than this does not keep the controller from stopping
 
 
 class Jobs:

@@ -104,16 +104,17 @@ class Saver:
 
         `require` raises if the snapshot must not be deleted when it is this job's turn.
         """
-        store = self._disk.store
+        store, begun = self._disk.store, False
         try:
             async with asyncio.timeout(DISK_SECONDS) as limit, self._disk.turn:
                 require()
                 if store is not None:
+                    begun = True
                     await self._disk.run(f"the deletion of {self._name}", store.delete, self._name)
                 limit.reschedule(None)  # the disk is done
                 await end()
         except Exception as error:
-            if store is not None:
+            if begun:
                 self._changed = True  # the snapshot may have been deleted, or be deleted yet
                 self._begin()
             if not isinstance(error, (OSError, FolderError)):

@@ -33,7 +33,7 @@ class Outcome(Struct, frozen=True):
 
     before: Decision  # the newest decision before it
     decision: Decision | None  # the answer to it
-    seconds: float  # from its arrival to the answer
+    seconds: float  # from its arrival, or the answer to the one before it in the same request, to the answer
 
     @property
     def is_new(self) -> bool:
@@ -139,9 +139,12 @@ class ServedJob:
 
     def apply_reports(self, session: str, reports: Sequence[Report], begin: float) -> list[Outcome | None]:
         """Give several reports to the job, oldest first; None for those that it had before the last one."""
-        *earlier, last = reports
-        outcomes = [self.apply_report(session, report, begin) if self._is_new(report) else None for report in earlier]
-        return [*outcomes, self.apply_report(session, last, begin)]
+        outcomes: list[Outcome | None] = []
+        for report in reports:
+            is_due = report is reports[-1] or self._is_new(report)
+            outcomes.append(self.apply_report(session, report, begin) if is_due else None)
+            begin = time.perf_counter()  # of the next one, which was not to be decided before
+        return outcomes
 
     def _is_new(self, report: Report) -> bool:
         return report.summary is not None and report.summary.iteration >= self.decision.iteration
@@ -178,7 +181,7 @@ class ServedJob:
         return 0.0 if self.streams else self._clock() - self._used
 
     async def delete(self, session: str | None = None, silent_seconds: float = 0.0) -> None:
-        """End the job, in its current session if one is given, and if it has been silent for so long.
+        """End the job, in its current session if one is given, and if it has been silent for `silent_seconds`.
 
         If its snapshot cannot be deleted, it stays as it is.
         """

@@ -874,7 +874,7 @@ class WorkerStatus(_message.Message):
     computing_seconds: _builtins.float
     """How long it has been computing its present gradient, in seconds. Unset: it is not computing, or does not say."""
     stalled: _builtins.bool
-    """Whether that takes so long that no iteration waits for it."""
+    """Whether that takes much longer than usual: then no iteration waits for it."""
     def __init__(
         self,
         *,

@@ -5,6 +5,7 @@ import logging
 import random
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from dbw.v1.iteration_pb2 import (
 from dbw.v1.job_pb2 import JobSpec, Policy, StaticPolicy
 from dbw_controller.client import EVERY_DECISION, AsyncDbwClient, DbwClient, TrainingJob
 from dbw_controller.client.training import Training
-from tests.proxy import Forward, proxied
+from tests.proxy import Forward, LostConnection, proxied
 from tests.servers import PATIENCE, Controller, controller, wait_until
 
 # Waits for every decision.
@@ -338,6 +339,38 @@ def test_a_training_that_was_replaced_without_knowing_it_does_not_delete_the_job
     assert any("cannot be deleted: ABORTED" in record.getMessage() for record in caplog.records)
     with server.stub() as stub:
         stub.DeleteJob(pb.DeleteJobRequest(job=name))
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_a_training_that_ends_while_it_attaches_again_leaves_no_job(server: Controller, kind: str) -> None:
+    lost, name = LostConnection(), f"ended-{kind}"
+
+    def run(target: str) -> None:
+        job = DbwClient(target, **PATIENT).job(name, workers=4)
+        train(job, 1)
+        lost.is_answered.wait(PATIENCE)
+        closing = threading.Thread(target=job.close, kwargs={"delete": True})
+        closing.start()
+        wait_until(job._closing.is_set)
+        lost.may_come.set()
+        closing.join()
+
+    async def run_asyncio(target: str) -> None:
+        job = AsyncDbwClient(target, **PATIENT).job(name, workers=4)
+        await job.open()
+        await job.end_iteration(**arrive(job))
+        await asyncio.to_thread(lost.is_answered.wait, PATIENCE)
+        closing = asyncio.ensure_future(job.close(delete=True))
+        await asyncio.sleep(0)  # let it begin
+        lost.may_come.set()
+        await closing
+
+    with proxied(server.target, lost) as target:
+        if kind == "sync":
+            run(target)
+        else:
+            asyncio.run(run_asyncio(target))
+    assert name not in names(server)
 
 
 def test_an_asyncio_training_that_is_cancelled_while_it_closes_stays_cancelled(server: Controller) -> None:

@@ -44,7 +44,7 @@ class InterruptedTripsState(Struct, frozen=True):
     weight: Real
     drawn: Count
     firsts: Annotated[list[Real], Meta(max_length=FIRSTS)]
-    missed: bytes | None = None  # not in states of before
+    missed: bytes | None = None  # missing in states of earlier versions
 
 
 class InterruptedTrips:

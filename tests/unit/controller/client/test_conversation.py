@@ -7,11 +7,11 @@ import pytest
 from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobResponse
 from dbw.v1.iteration_pb2 import Decision
 from dbw.v1.job_pb2 import Job
-from dbw_controller.client.conversation import MAX_ROWS, Conversation
+from dbw_controller.client.conversation import EVERY_DECISION, MAX_ROWS, Conversation
 
 
-def attached(workers: int = 4) -> Conversation:
-    conversation = Conversation("resnet", workers, None, 0, "last")
+def attached(workers: int = 4, **patience: float) -> Conversation:
+    conversation = Conversation("resnet", workers, None, 0, "last", **patience)
     conversation.create_request()
     conversation.created(CreateJobResponse(session="s-1", job=Job(decision=Decision(iteration=0, k=4))), 0.0)
     conversation.begin_iteration(0.0)
@@ -49,6 +49,12 @@ def test_a_wrong_arrival_is_refused_and_changes_nothing(mistake: dict[str, Any])
     request = end(conversation)
     assert request is not None
     assert [(list(batch.seconds), list(batch.workers)) for batch in request.arrivals] == [([1.0], [0])]
+
+
+def test_every_decision_is_waited_for_even_where_no_time_has_passed_on_the_clock() -> None:
+    conversation = attached(deadline=30.0, patience_share=EVERY_DECISION)
+    conversation.end_iteration(conversation.summary(duration_seconds=1.0), 0.0)
+    assert conversation.patience == 30.0
 
 
 def test_an_unknown_field_of_a_summary_is_refused() -> None:

@@ -17,9 +17,10 @@ from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server.job_messages import job_message
-from dbw_controller.server.jobs import HANG_SECONDS, Jobs, readable
+from dbw_controller.server.jobs import Jobs, readable
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.disk_watch import HANG_SECONDS
 from dbw_runtime.durable import FolderError
 from dbw_runtime.server import UnsavedError
 from tests.states import Change, changed

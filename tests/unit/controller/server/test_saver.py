@@ -230,6 +230,35 @@ def test_a_job_that_may_not_end_any_more_when_its_snapshot_is_deleted_is_saved_a
     run(claims())
 
 
+def test_a_deletion_that_is_refused_writes_nothing(saved: Saved) -> None:
+    def refuse() -> None:
+        raise SessionReplacedError("resnet")
+
+    async def claims() -> None:
+        await saved.save_first()
+        with pytest.raises(SessionReplacedError):
+            await saved.saver.delete(refuse, saved._end)
+        await settled()
+        assert saved.store.written == []
+
+    run(claims())
+
+
+def test_a_deletion_whose_turn_does_not_come_writes_nothing(saved: Saved) -> None:
+    async def claims() -> None:
+        await saved.save_first()
+        saved.store.hangs_until = LONG
+        saved.other("vgg").changed(SAVE_ITERATIONS)
+        await asyncio.sleep(1.0)
+        with pytest.raises(DiskFailedError):
+            await saved.delete()
+        assert not saved.saver.is_unsaved
+        await asyncio.sleep(LONG)
+        assert saved.states_taken == 2, "of each job once"
+
+    run(claims())
+
+
 def test_without_a_store_nothing_waits_to_be_saved() -> None:
     async def claims() -> None:
         saver = Saver("resnet", Disk(None, SAVE_ITERATIONS), lambda: pytest.fail("nobody needs a snapshot"))

@@ -1,7 +1,9 @@
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,14 @@ def test_a_report_leads_to_a_new_decision_once() -> None:
     assert (first.is_new, again.is_new) == (True, False)
     assert again.decision == first.decision == served.decision
     assert first.before.iteration == 0
+
+
+def test_the_decisions_of_one_request_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = served_job()
+    monkeypatch.setattr(time, "perf_counter", partial(next, count(11.0)))  # every look at the clock takes a second
+    reports = [full_report(0), full_report(0), full_report(1), full_report(2)]
+    outcomes = served.apply_reports(served.begin_session(), reports, begin=10.0)
+    assert [outcome and outcome.seconds for outcome in outcomes] == [1.0, None, 1.0, 1.0]
 
 
 def test_what_was_applied_is_counted_and_kept_for_a_diagnosis_until_another_parameter_server_attaches() -> None:
