@@ -15,6 +15,7 @@ from tests.workers import Rogue
 
 PAUSE_SECONDS = 0.2
 CALL_SECONDS = 10.0
+KNOWN_ITERATIONS = 50  # after which the norms of good gradients are known, also to a server that was restarted
 MANNERS = ("stalls in an upload", "dribbles", "sends garbage")
 
 
@@ -50,17 +51,18 @@ def _hold_up(rogue: Rogue, vector: Tensor, until: float, *, dribbles: bool) -> N
 def _send_garbage(rogue: Rogue, vector: Tensor, rng: random.Random) -> None:
     version = rogue.version
     good = bytes_of(vector)
+    kinds = [
+        [rng.randbytes(100)],
+        pieces.cut(rogue.header(version, vector), bytes_of(vector * float("nan"))),
+        pieces.cut(rogue.header(version + 10**6, vector), good),
+        pieces.cut(rogue.header(version, vector, total_bytes=17), good),
+        pieces.cut(rogue.header(version, vector, loss=float("inf")), good),
+    ]
+    if version > KNOWN_ITERATIONS:
+        kinds.append(pieces.cut(rogue.header(version, vector), bytes_of(vector + 1e20)))
     push = rogue.begin_push()
     try:
-        for message in rng.choice(
-            [
-                [rng.randbytes(100)],
-                pieces.cut(rogue.header(version, vector), bytes_of(vector * float("nan"))),
-                pieces.cut(rogue.header(version + 10**6, vector), good),
-                pieces.cut(rogue.header(version, vector, total_bytes=17), good),
-                pieces.cut(rogue.header(version, vector, loss=float("inf")), good),
-            ]
-        ):
+        for message in rng.choice(kinds):
             push.send(message)
         push.end(CALL_SECONDS)
     finally:

@@ -115,9 +115,9 @@ class Nemesis:
                     self._note(fault, worker.name, seconds)
                     worker.worker.garbage_until = now + seconds
             case Fault.LIE:
-                if worker.worker is not None and not worker.has_lied:
+                if worker.worker is not None and not worker.training.has_liar:
                     self._note(fault, worker.name, 0.0)
-                    worker.worker.lies = worker.has_lied = True
+                    worker.worker.lies = worker.training.has_liar = True
 
     def _links(self) -> list[tuple[str, str]]:
         """The process and the address at the ends of each link."""

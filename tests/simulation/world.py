@@ -193,6 +193,7 @@ class Training(Host):
             linger_seconds=5.0,
         )
         self.service: ParameterServerService | None = None
+        self.has_liar = False  # a worker that has lied about its loss, once: of more it could not know who is right
         self.workers = [WorkerHost(world, self, other) for other in range(workers)]
 
     @property
@@ -250,7 +251,6 @@ class WorkerHost(Host):
         super().__init__(world, f"{training.name}-worker-{number}")
         self.training = training
         self.worker: SimulatedWorker | None = None
-        self.has_lied = False  # about its loss: once is little enough for it to be disregarded
 
     @property
     def is_well(self) -> bool:
