@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -129,9 +130,7 @@ class Controller(Server):
 
     def unsaved_iterations(self, job: str) -> int:
         """What a crash would cost a job now."""
-        begin = f'dbw_unsaved_iterations{{dbw_job="{job}"}} '
-        (line,) = (line for line in self.metrics().splitlines() if line.startswith(begin))
-        return int(float(line.removeprefix(begin)))
+        return unsaved_iterations(self.metrics())[job]
 
 
 class ParameterServer(Server):
@@ -176,6 +175,12 @@ class Worker(LoggingProcess):
         begin = 'dbw_worker_gradients_total{outcome="'
         lines = [line for line in self.metrics().splitlines() if line.startswith(begin)]
         return {line.removeprefix(begin).split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+def unsaved_iterations(metrics: str) -> dict[str, int]:
+    """What a crash would cost each job of a controller that has these metrics."""
+    found = re.findall(r'^dbw_unsaved_iterations\{dbw_job="(.*)"\} (.*)$', metrics, re.MULTILINE)
+    return {job: int(float(value)) for job, value in found}
 
 
 def controller(*flags: str, **environment: str) -> "AbstractContextManager[Controller]":

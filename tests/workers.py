@@ -236,6 +236,25 @@ class Rogue:
         self._channel.close()
 
 
+@contextmanager
+def heartbeats(rogue: Rogue) -> Iterator[None]:
+    """Let a rogue say that it is alive, whatever its gradient does."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.2):
+            with suppress(grpc.RpcError):  # while it has no session
+                _ = rogue.version
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def first_half(header: pb.GradientHeader, vector: Tensor) -> bytes:
     """The first half of a gradient, as one piece."""
     return pieces.encode(header.SerializeToString(), 0, bytes_of(vector[: len(vector) // 2]))

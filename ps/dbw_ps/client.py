@@ -171,6 +171,10 @@ class ParameterServer:
                     return self._join()
                 except (grpc.RpcError, OSError) as error:
                     problem = error
+                except ValueError as error:
+                    if self._closing.is_set():  # `close` did not wait for us, and has closed the channel
+                        raise LinkError("this worker has left") from error
+                    raise
             self._lost(problem)
 
     def newer(self, known: Parameters | None) -> Parameters | None:

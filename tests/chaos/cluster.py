@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tests.chaos.data import HANG_WHILE
 from tests.chaos.disk import Disk
-from tests.chaos.network import Link, free_port
+from tests.chaos.network import Link, Ports
 from tests.chaos.process import Supervised
 
 SAVE_ITERATIONS = 40  # of the controller
@@ -87,14 +87,14 @@ class Cluster:
     """All processes, in a folder of their own."""
 
     def __init__(self, folder: Path, rng: random.Random, kinds: tuple[Kind, ...] = KINDS) -> None:
-        self.folder, self._random = folder, rng
+        self.folder, self._random, self._ports = folder, rng, Ports(rng)
         flags = ("--save-iterations", str(SAVE_ITERATIONS))
         self.controller = self._host("controller", "dbw_controller", "--state-dir", flags)
         self.trainings = [self._training(kind) for kind in kinds]
 
     def _host(self, name: str, module: str, folder_flag: str, flags: tuple[str, ...]) -> Host:
         disk = Disk(self.folder, name)
-        port, metrics_port = free_port(self._random), free_port(self._random)
+        port, metrics_port = self._ports.draw(), self._ports.draw()
         addresses = ("--listen", f"127.0.0.1:{port}", "--metrics-listen", f"127.0.0.1:{metrics_port}")
         own_folder = disk.folder / ("checkpoints" if module == "dbw_ps" else "jobs")
         own = (*addresses, folder_flag, str(own_folder), "--drain-seconds", "2")
@@ -109,7 +109,7 @@ class Cluster:
         ]
         link = None
         if kind.is_remote:
-            link = Link(kind.name, free_port(self._random), self.controller.port)
+            link = Link(kind.name, self._ports.draw(), self.controller.port)
             flags += ["--controller", link.target]
         training = Training(kind, self._host(kind.name, "dbw_ps", "--checkpoint-dir", tuple(flags)))
         training.controller_link = link
@@ -118,7 +118,7 @@ class Cluster:
         return training
 
     def _add_worker(self, training: Training, name: str) -> None:
-        link = Link(name, free_port(self._random), training.server.port)
+        link = Link(name, self._ports.draw(), training.server.port)
         flags = [
             *("--server", link.target, "--id", name, "--model", training.kind.model, "--batch-size", str(BATCH_SIZE)),
             *("--dataset", "tests.chaos.data:HangingExamples", "--threads", "1", "--delay", training.kind.delay),

@@ -19,14 +19,23 @@ class Direction(Enum):
     DOWN = "down"
 
 
-def free_port(rng: random.Random) -> int:
-    """A port that nobody uses, and that is given to nobody who asks for a free one: it can be used again and again."""
-    while True:
-        port = rng.choice(PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return port
+class Ports:
+    """Ports that nobody uses, and that nobody gets who asks for a free one: they can be used again and again."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._drawn: set[int] = set()  # whoever uses one may not have begun to, or be restarting
+
+    def draw(self) -> int:
+        """Another port."""
+        while True:
+            port = self._rng.choice(PORTS)
+            with socket.socket() as probe, suppress(OSError):
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+                if port not in self._drawn:
+                    self._drawn.add(port)
+                    return port
 
 
 class Link:

@@ -11,9 +11,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from dbw.v1.controller_pb2 import ListJobsRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
-from tests.chaos.cluster import SAVE_ITERATIONS, Cluster, Host
+from tests.chaos.cluster import Cluster, Host
 from tests.chaos.history import History
 from tests.chaos.process import Supervised
+from tests.servers import unsaved_iterations
 
 POLL_SECONDS = 0.5
 PROBE_SECONDS = 15.0  # in which a probe must be answered, on a machine that is busy with faults
@@ -48,24 +49,26 @@ async def watch_health(host: Host, history: History) -> None:
                 history.violated(f"{host.name} does not answer a probe of {problem}")
 
 
-async def _get_metrics(port: int) -> None:
+async def _get_metrics(port: int) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
         status = await reader.readline()
         if b" 200 " not in status:
             raise OSError(f"its status is {status!r}")
-        await reader.read()
+        return (await reader.read()).decode()
     finally:
         writer.close()
 
 
 class ControllerWatch:
-    """What each job has learnt must never become less, but for what a crash may cost."""
+    """What each job has learnt must never become less, but for what was not saved when the controller crashed."""
 
     def __init__(self, host: Host, history: History) -> None:
         self._host, self._history = host, history
         self._learnt: dict[str, int] = {}
+        self._earlier: dict[str, int] = {}  # a poll before: what was learnt then has been counted as unsaved, or saved
+        self._unsaved: dict[str, int] = {}
         self._starts = 0
         self.is_ending = False  # trainings end, and take their jobs with them
 
@@ -77,12 +80,15 @@ class ControllerWatch:
             while True:
                 await asyncio.sleep(POLL_SECONDS)
                 starts = process.starts
-                with suppress(grpc.RpcError):
+                with suppress(grpc.RpcError, OSError, TimeoutError):
                     response = await stub.ListJobs(ListJobsRequest(), timeout=5.0)
+                    async with asyncio.timeout(PROBE_SECONDS):
+                        metrics = await _get_metrics(self._host.metrics_port)
                     if starts == process.starts and process.is_ready:
-                        self._seen(starts, {job.name: job.learnt_iterations for job in response.jobs})
+                        learnt = {job.name: job.learnt_iterations for job in response.jobs}
+                        self._seen(starts, learnt, unsaved_iterations(metrics))
 
-    def _seen(self, starts: int, learnt: dict[str, int]) -> None:
+    def _seen(self, starts: int, learnt: dict[str, int], unsaved: dict[str, int]) -> None:
         if self.is_ending:
             return
         was_restarted = starts != self._starts
@@ -94,9 +100,11 @@ class ControllerWatch:
             elif lost > 0:
                 self._history.counts[f"iterations that the controller's job {name} has lost"] += lost
                 self._history.note(f"the controller has lost {lost} learnt iterations of {name}")
-                if lost > SAVE_ITERATIONS and self._host.disk.hurt_until < time.monotonic() - DISK_SECONDS:
+                is_disturbed = self._host.disk.hurt_until >= time.monotonic() - DISK_SECONDS
+                if self._earlier.get(name, 0) - now > self._unsaved.get(name, 0) and not is_disturbed:
                     self._history.violated(f"the controller lost {lost} learnt iterations of {name} in a crash")
-        self._starts, self._learnt = starts, learnt
+        self._earlier = {} if was_restarted else self._learnt
+        self._starts, self._learnt, self._unsaved = starts, learnt, unsaved
 
 
 async def watch_memory(cluster: Cluster, history: History) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from random import Random
 
-from tests.chaos.network import Link, free_port
+from tests.chaos.network import Link, Ports
 
 
 def test_two_faults_that_meet_on_one_link_end_like_one() -> None:
@@ -13,7 +13,7 @@ def test_two_faults_that_meet_on_one_link_end_like_one() -> None:
         await link.start()
 
     async def claims() -> None:
-        link = Link("client", free_port(Random()), 1)
+        link = Link("client", Ports(Random()).draw(), 1)
         await link.start()
         await asyncio.gather(*(refuse(link, seconds) for seconds in (0.0, 0.0, 0.1)))
         _, writer = await asyncio.open_connection("127.0.0.1", link.port)

@@ -10,9 +10,10 @@ from pathlib import Path
 import grpc
 
 from dbw.v1.controller_pb2 import CoordinateResponse
-from dbw.v1.iteration_pb2 import END_CAUSE_DEADLINE
+from dbw.v1.iteration_pb2 import END_CAUSE_DEADLINE, IterationSummary
 from tests.examples.recorder import RecordedJob
 from tests.proxy import Forward, RefusalError, proxied
+from tests.servers import wait_until
 
 HUNG = 5  # of six workers
 HUNG_ITERATIONS = 20  # that go on nevertheless
@@ -69,8 +70,18 @@ def stopped(processes: list[int]) -> Iterator[None]:
             os.kill(process, signal.SIGCONT)
 
 
+def wait_until_gone_on(job: RecordedJob) -> None:
+    """Wait for iterations that end with the only worker that does not hang."""
+    before = len(alone(job))
+    wait_until(lambda: len(alone(job)) > before + HUNG_ITERATIONS)
+
+
 def assert_went_on(job: RecordedJob) -> None:
     """Assert that iterations ended at their deadlines, with the only worker that did not hang."""
-    alone = [summary for summary in job.summaries if summary.k == 1]
-    assert len(alone) > HUNG_ITERATIONS
-    assert {summary.end_cause for summary in alone} == {END_CAUSE_DEADLINE}
+    assert len(alone(job)) > HUNG_ITERATIONS
+    assert {summary.end_cause for summary in alone(job)} == {END_CAUSE_DEADLINE}
+
+
+def alone(job: RecordedJob) -> list[IterationSummary]:
+    """The iterations with a single gradient."""
+    return [summary for summary in job.summaries if summary.k == 1]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.claims import assert_integrated
-from tests.examples.hanging import HUNG, assert_went_on, deciding, descendants, stopped
+from tests.examples.hanging import HUNG, assert_went_on, deciding, descendants, stopped, wait_until_gone_on
 from tests.examples.python import EXAMPLES
 from tests.examples.recorder import recorded
 from tests.examples.running import started, wait_for_line
@@ -48,13 +48,13 @@ def ranks(process: int) -> list[int]:
 
 def test_it_goes_on_while_five_of_six_workers_hang() -> None:
     with controller() as server, deciding(server.target, HUNG + 1, 0.3) as target, recorded(target) as seen:
-        flags = ("--controller", seen.target, "--job", "example", "--workers", str(HUNG + 1), "--iterations", "80")
+        flags = ("--controller", seen.target, "--job", "example", "--workers", str(HUNG + 1), "--iterations", "120")
         with started(sys.executable, "-u", TRAIN, *flags, patience=2 * PATIENCE) as process:
             wait_for_line(process, "iteration 10,")
             hanging = ranks(process.pid)[1:]
             assert len(hanging) == HUNG
             with stopped(hanging):
-                wait_for_line(process, "iteration 40,")
+                wait_until_gone_on(seen.job("example"))
             wait_for_line(process, "loss ")
             assert process.wait(PATIENCE) == 0
         assert_went_on(seen.job("example"))

@@ -33,38 +33,39 @@ class Change(NamedTuple):
 
     before: Job | None
     lasts_from: float  # when the change must be on disk
-    is_iteration: bool
+    counts_from: float  # when a controller must count it as unsaved, or have saved it
 
 
 class State(NamedTuple):
-    """A job, and its past as far as a crash can bring it back."""
+    """A job, and its past as far as the next crash can bring it back."""
 
     job: Job | None = None
     past: tuple[Change, ...] = ()
 
 
-def check(history: History, save_iterations: int) -> list[Violation]:
+def check(history: History) -> list[Violation]:
     """All violations in a history, at most one a job and one a watcher."""
-    found = [violation for job in history.jobs() if (violation := check_job(job, history.of_job(job), save_iterations))]
+    found = [violation for job in history.jobs() if (violation := check_job(job, history.of_job(job)))]
     return found + [violation for watched in history.watched if (violation := check_watched(watched, history))]
 
 
-def check_job(job: str, operations: Sequence[Operation], save_iterations: int) -> Violation | None:
+def check_job(job: str, operations: Sequence[Operation]) -> Violation | None:
     """Why no order of the operations explains their answers, if none does."""
-    return Search(job, operations, save_iterations).run()
+    return Search(job, operations).run()
 
 
 class Search:
     """A search for an order in which all answers make sense, depth first."""
 
-    def __init__(self, job: str, operations: Sequence[Operation], save_iterations: int) -> None:
+    def __init__(self, job: str, operations: Sequence[Operation]) -> None:
         sent = [o for o in operations if o.reason != NOT_SENT]
         relevant = [o for o in sent if math.isfinite(o.answered) or o.kind not in READS]
-        self._job, self._operations, self._save_iterations = job, relevant, save_iterations
-        restarts = [(o.invoked, 1 << i) for i, o in enumerate(relevant) if o.kind in RESTARTS]
+        self._job, self._operations = job, relevant
+        self._restarts = [(o, 1 << i) for i, o in enumerate(relevant) if o.kind in RESTARTS]
         # The restarts that have happened to an operation of unknown outcome after which it can no longer happen.
         self._lost_with = [
-            sum(bit for invoked, bit in restarts if math.isinf(o.answered) and invoked > o.ended) for o in relevant
+            sum(bit for restart, bit in self._restarts if math.isinf(o.answered) and restart.invoked > o.ended)
+            for o in relevant
         ]
         places = {o.invoked: 1 << i for i, o in enumerate(relevant)}
         self._comes_after = [0 if o.reason else places.get(o.after, 0) for o in relevant]
@@ -95,7 +96,8 @@ class Search:
         return Violation(self._job, self._explain(furthest))
 
     def _next(self, done: int, state: State) -> Iterator[tuple[int, State]]:
-        choices = [(i, list(self._after(state, self._operations[i]))) for i in self._candidates(done)]
+        restart = next((restart for restart, bit in self._restarts if not done & bit), None)
+        choices = [(i, list(self._after(state, self._operations[i], restart))) for i in self._candidates(done)]
         for i, outcomes in choices:
             if outcomes == [state] and self._operations[i].kind not in RESTARTS:  # it may as well happen now
                 yield done | 1 << i, state
@@ -126,34 +128,30 @@ class Search:
         open_ = [i for i in open_ if self._operations[i].invoked < limit]
         return sorted(open_, key=lambda i: (self._operations[i].answered, self._operations[i].ended))
 
-    def _after(self, state: State, operation: Operation) -> Iterator[State]:
+    def _after(self, state: State, operation: Operation, restart: Operation | None) -> Iterator[State]:
         if operation.kind is Kind.STOP:
             yield State(restarted(state.job))
         elif operation.kind is Kind.KILL:
-            for job in self._restorable(state, operation):
+            for job in (state.job, *(change.before for change in reversed(state.past))):
                 yield State(restarted(job))
         else:
             for job in possible(state.job, operation):
-                yield State(job, self._past(state, job, operation))
+                is_same = operation.kind in READS or job == state.job
+                yield State(job, state.past if is_same else self._past(state, operation, restart))
 
-    def _past(self, state: State, job: Job | None, operation: Operation) -> tuple[Change, ...]:
-        if operation.kind in READS or job == state.job:
-            return state.past
+    def _past(self, state: State, operation: Operation, restart: Operation | None) -> tuple[Change, ...]:
+        """What may not be on disk at the next restart: a killed controller has lost what it had not saved by then."""
+        if restart is None or restart.kind is not Kind.KILL:
+            return ()
         lasts_from = operation.answered if operation.kind in LASTING else math.inf
-        past = (*state.past, Change(state.job, lasts_from, operation.kind is Kind.END))
-        iterations = 0
-        for i in range(len(past) - 1, -1, -1):  # older ones are on disk
-            iterations += past[i].is_iteration
-            if iterations > self._save_iterations:
+        counts_from = operation.answered if operation.kind is Kind.END else math.inf
+        past = (*state.past, Change(state.job, lasts_from, counts_from))
+        unsaved = restart.unsaved.get(self._job, 0)
+        for i in range(len(past) - 1, -1, -1):
+            unsaved -= past[i].counts_from < restart.invoked
+            if unsaved < 0 or past[i].lasts_from < restart.invoked:
                 return past[i + 1 :]
         return past
-
-    def _restorable(self, state: State, kill: Operation) -> Iterator[Job | None]:
-        yield state.job
-        for change in reversed(state.past):
-            if change.lasts_from < kill.invoked:
-                return
-            yield change.before
 
     def _explain(self, furthest: int) -> str:
         waiting = [(o.answered, i) for i, o in enumerate(self._operations) if not furthest >> i & 1]

@@ -8,7 +8,7 @@ from random import Random
 
 from tests.history.operations import Answer, History, Kind, Operation
 from tests.history.proxy import Direction, TcpProxy
-from tests.servers import Controller
+from tests.servers import Controller, unsaved_iterations
 
 NETWORK = ("stall", "stall up", "stall down", "black hole", "reset", "delay")
 PROCESS = (Kind.KILL.value, Kind.STOP.value, "freeze")
@@ -38,6 +38,8 @@ class ControllerHost:
     async def restart(self, kind: Kind, history: History) -> None:
         """End it in one of two ways, and start it again."""
         operation = history.invoke(Operation(kind, "", "nemesis"))
+        if kind is Kind.KILL:
+            operation.unsaved = unsaved_iterations(await asyncio.to_thread(self.process.metrics))
         await asyncio.to_thread(self.process.kill if kind is Kind.KILL else self.process.stop)
         history.answered(operation, Answer())
         await self.start()

@@ -48,6 +48,7 @@ class Operation:
     only_if_newer: bool = False
     allow_missing: bool = False
     damaged: bool = False
+    unsaved: dict[str, int] = field(default_factory=dict)  # iterations of each job, when the controller is killed
     precedes: bool = False  # it is an iteration that another request reports beside its own
     after: int = 0  # when the operation was invoked that comes before this one, if both happen
     rpc: str = ""  # where it is not the kind's name

@@ -51,7 +51,7 @@ def test_all_jobs_are_decided_for_while_the_disk_hangs_and_saved_when_it_works_a
             assert len(train_again(server, name)) == 50 * SAVE_ITERATIONS
         assert server.unsaved_iterations("vgg") > SAVE_ITERATIONS
         server.wait_for_log("the disk hangs: the snapshot of", level="warning")
-        assert metric(server, "dbw_disk_busy_seconds") >= 10
+        wait_until(lambda: metric(server, "dbw_disk_busy_seconds") >= 10)
     wait_until(lambda: server.unsaved_iterations("vgg") == 0)
     wait_until(lambda: metric(server, "dbw_disk_busy_seconds") == 0)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import NamedTuple
 
 import grpc
@@ -19,6 +20,7 @@ from tests.servers import PATIENCE, ParameterServer, parameter_server, wait_unti
 from tests.workers import Rogue, Worker, gradient, is_close, trained, working
 
 SYNC = ("--model", "tests.models:tiny", "--policy", "sync", "--accumulate", "float64")
+ROGUES = (f"rogue-{number}" for number in count())  # each test has its own: what one has lost follows it
 
 
 class Training(NamedTuple):
@@ -55,7 +57,7 @@ def training(endless: Training) -> Iterator[Training]:
 
 @pytest.fixture
 def rogue(training: Training) -> Iterator[Rogue]:
-    with Rogue(training.server.target) as rogue:
+    with Rogue(training.server.target, next(ROGUES)) as rogue:
         yield rogue
 
 

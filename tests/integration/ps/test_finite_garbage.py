@@ -14,7 +14,7 @@ from dbw_ps.model import FlatModel
 from dbw_ps.rounds import MAX_ATTEMPTS
 from tests import models
 from tests.servers import parameter_server, wait_until
-from tests.workers import TINY, Rogue, gradient, is_close, newest, trained, working
+from tests.workers import TINY, Pace, Rogue, gradient, is_close, newest, trained, working
 
 SYNC = (*TINY, "--policy", "sync")
 OUTLIER = pb.GRADIENT_OUTCOME_OUTLIER
@@ -140,13 +140,17 @@ def test_a_worker_that_always_sends_garbage_is_not_believed_when_it_is_alone(tmp
 
 
 def test_a_worker_that_says_a_loss_far_below_zero_does_not_end_a_training(tmp_path: Path) -> None:
-    path = tmp_path / "log"
+    path, pace = tmp_path / "log", Pace(5)
     flags = ("--policy", "static:1", "--target-loss", "0.5", "--iterations", "60", "--training-log", str(path))
-    with parameter_server(*TINY, *flags) as server, working(server.target, 2) as workers:  # whose loss is always 1
+    with parameter_server(*TINY, *flags) as server, working(server.target, 2, pace) as workers:
         workers[0].wait_for(5)
         with Rogue(server.target) as liar:
-            while (version := server.status().iteration) < 55:
-                liar.push_gradient(version, torch.zeros(39), loss=-1e9)
+            for version in range(5, 55, 2):  # the others wait, and have the next one: their loss is always 1
+                outcome = liar.push_gradient(version, torch.zeros(39), loss=-1e9).outcome
+                assert outcome == pb.GRADIENT_OUTCOME_USED
+                pace.until(version + 2)
+                workers[0].wait_for(version + 2)
+        pace.until(2**62)
         for worker in workers:
             worker.join()
         assert server.wait() == 0

@@ -2,7 +2,6 @@
 
 import signal
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -25,6 +24,7 @@ from tests.workers import (
     WorkerProcess,
     first_parameters,
     gradient,
+    heartbeats,
     is_close,
     trained,
     working,
@@ -152,15 +152,17 @@ def test_a_worker_without_a_token_is_refused_and_others_train(tmp_path: Path) ->
 
 def test_a_gradient_that_stalls_does_not_keep_others_from_sending_theirs() -> None:
     """Its worker goes on to say that it is alive, and long gradients come in one after the other."""
-    flags = ("--model", "tests.models:large", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "1")
-    with parameter_server(*flags) as server, Rogue(server.target) as rogue, working(server.target, 1) as (worker,):
+    flags = ("--model", "tests.models:large", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "4")
+    with (
+        parameter_server(*flags) as server,
+        Rogue(server.target) as rogue,
+        heartbeats(rogue),
+        working(server.target, 1) as (worker,),
+    ):
         worker.wait_for(0)
         vector = torch.zeros(len(worker.seen[0]))
         push = rogue.begin_push()
         push.send(rogue.half(0, vector))
-        with suppress(grpc.RpcError):  # once the session has ended
-            while not push.call.done():
-                assert rogue.version == 0  # which is a heartbeat
         with pytest.raises(grpc.RpcError) as caught:
             push.call.result(PATIENCE)
         assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
@@ -174,11 +176,9 @@ def test_a_training_goes_on_after_a_restart_though_a_worker_is_gone_for_good(tmp
     with parameter_server(*flags) as server, working(server.target, 3):
         wait_until(lambda: torch.load(tmp_path / "checkpoint-000000000000.pt")["workers"])
         server.kill()
-    with parameter_server(*flags, "--rejoin-seconds", "2") as again, working(again.target, 2) as (one, _):
-        wait_until(lambda: again.status().missing_workers == 1)
-        assert again.status().phase == pb.TRAINING_PHASE_WAITING_FOR_WORKERS
-        again.wait_for_log("going on with fewer workers than --min-workers", live_workers=2)
-        wait_until(lambda: one.used)
-        assert (again.status().missing_workers, again.status().k) == (0, 2)
+    with parameter_server(*flags, "--rejoin-seconds", "1") as again, working(again.target, 2) as (one, _):
+        again.wait_for_log("going on with fewer workers than --min-workers")
+        wait_until(lambda: one.used and again.status().k == 2)
+        assert again.status().missing_workers == 0
         with working(again.target, 3):  # thread-2 is back, and takes part
             wait_until(lambda: again.status().k == 3)

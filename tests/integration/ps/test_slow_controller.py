@@ -1,6 +1,8 @@
 """A real parameter server whose controller is far away."""
 
 import asyncio
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,6 +10,7 @@ from benchmarks._delayed import delayed
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1 import parameter_server_pb2 as ps_pb
 from dbw_controller.client import AsyncDbwClient, DbwClient
+from tests.proxy import Forward, proxied
 from tests.servers import PATIENCE, Controller, controller, parameter_server, wait_until
 from tests.workers import TINY, Pace, working
 
@@ -52,7 +55,8 @@ def test_decisions_that_come_late_are_no_fallback_and_every_iteration_is_reporte
 
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
 def test_a_client_waits_for_its_first_decision_only(kind: str) -> None:
-    """None of the iterations takes any time, so that none but the first one has time to wait."""
+    """All later ones come when all iterations have ended."""
+    are_ended = threading.Event()
     ended = {"duration_seconds": 0.01, "k": WORKERS}
 
     async def train_async(target: str) -> list[bool]:
@@ -61,6 +65,7 @@ def test_a_client_waits_for_its_first_decision_only(kind: str) -> None:
             for _ in range(ITERATIONS):
                 await job.end_iteration(**ended)  # type: ignore[arg-type]
                 fallbacks.append(job.on_fallback)
+            are_ended.set()
             return fallbacks
 
     def train(target: str) -> list[bool]:
@@ -69,8 +74,14 @@ def test_a_client_waits_for_its_first_decision_only(kind: str) -> None:
             for _ in range(ITERATIONS):
                 job.end_iteration(**ended)  # type: ignore[arg-type]
                 fallbacks.append(job.on_fallback)
+            are_ended.set()
             return fallbacks
 
-    with controller() as decider, delayed(decider.target, SECONDS) as way:
-        fallbacks = train(way.address) if kind == "sync" else asyncio.run(train_async(way.address))
+    def hold(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        for answer in forward(requests):
+            assert rpc != "Coordinate" or are_ended.wait(PATIENCE)
+            yield answer
+
+    with controller() as decider, proxied(decider.target, hold) as target:
+        fallbacks = train(target) if kind == "sync" else asyncio.run(train_async(target))
     assert fallbacks == [False] * (1 + ITERATIONS)

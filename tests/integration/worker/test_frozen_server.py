@@ -18,7 +18,7 @@ from dbw_ps.client import LinkError, ParameterServer
 from dbw_ps.model import FlatModel
 from dbw_runtime.channel import Connection
 from tests import models
-from tests.servers import parameter_server, wait_until
+from tests.servers import PATIENCE, parameter_server, wait_until
 from tests.workers import Pace, first_parameters, working
 
 
@@ -107,7 +107,7 @@ def test_a_server_that_hangs_while_its_connection_works_is_joined_again(
     mode: "SyncMode.ValueType", within: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "CALL_SECONDS", 0.5)
-    with hanging(mode) as (service, connection), ParameterServer(connection, "patient") as link:
+    with hanging(mode) as (service, connection), ParameterServer(connection, "patient", patience=PATIENCE) as link:
         parameters = link.newer(None)
         assert parameters is not None
         service.hangs.set()
@@ -159,3 +159,18 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_does_not_
         link.close("stopped")
         joining.join()
         assert refused
+
+
+def test_a_worker_that_is_told_to_stop_just_before_it_joins_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is closed by then."""
+    monkeypatch.setattr(client, "LEAVE_SECONDS", 0.0)
+    link = ParameterServer(Connection("127.0.0.1:1"), "stopped")
+    join = link._join
+
+    def stop_and_join() -> pb.JoinResponse:
+        link.close("stopped")
+        return join()
+
+    monkeypatch.setattr(link, "_join", stop_and_join)
+    with pytest.raises(LinkError, match="has left"):
+        link.newer(None)

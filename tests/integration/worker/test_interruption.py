@@ -11,8 +11,8 @@ from tests.servers import ParameterServer, Worker, parameter_server, wait_until,
 from tests.workers import Pace, working
 
 FORWARD, BACKWARD = [f"forward {i}" for i in range(4)], [f"backward {i}" for i in (3, 2, 1, 0)]
-# Silence is watched closely, for tests to see heartbeats come.
-SERVER = ("--policy", "static:1", "--min-workers", "2", "--worker-timeout", "2")
+# Heartbeats come every second, for tests to see them.
+SERVER = ("--policy", "static:1", "--min-workers", "2", "--worker-timeout", "5")
 
 
 @contextmanager
