@@ -8,11 +8,12 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
 from tests.programs import dbw
 from tests.servers import PATIENCE, ParameterServer, Worker, parameter_server, wait_until, worker
-from tests.workers import working
+from tests.workers import Rogue, heartbeats, working
 
 SYNC = ("--model", "tests.models:tiny", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "3")
 DATA = """
@@ -104,6 +105,26 @@ def test_a_worker_whose_data_set_blocks_is_stalled_until_it_goes_on(mode: str, t
         wait_until(lambda: server.status().k == 2)
         assert [line["worker"] for line in hung.logs if line["message"] == "joined"] == [hung.number]
         wait_until(lambda: health_of(hung) == (200, "healthy\n"))
+
+
+def test_a_worker_that_has_parameters_and_does_nothing_is_not_waited_for() -> None:
+    """Its program hangs between two gradients, so that its heartbeats say that it computes nothing."""
+    with (
+        parameter_server(*SYNC) as server,
+        Rogue(server.target) as rogue,
+        heartbeats(rogue),
+        working(server.target, 1) as (well,),
+    ):
+        stream = rogue.stub.Subscribe(pb.SubscribeRequest(session=rogue.session), timeout=PATIENCE)
+        for version in range(3):
+            assert next(stream).header.version == version
+            rogue.push_gradient(version, torch.ones(39), compute_seconds=0.01)
+        assert server.wait_for_log("worker stalled", worker_id="rogue")["version"] == 3
+        well.wait_for(20)
+        assert status_of(server, "rogue").stalled
+        rogue.push_gradient(3, torch.ones(39), compute_seconds=0.01)
+        server.wait_for_log("worker is no longer stalled", worker_id="rogue")
+        stream.cancel()
 
 
 def test_where_all_are_stalled_the_iteration_waits_for_the_first(tmp_path: Path) -> None:
