@@ -6,7 +6,7 @@ from enum import Enum
 from tests.simulation.network import Direction
 from tests.simulation.world import CONTROLLER, Host, World
 
-STUCK_FACTOR = 10.0  # a computation stands still for this many times as long as anything else
+STUCK_FACTOR = 10.0  # what is wrong with a worker lasts this many times as long as anything else
 
 
 class Fault(Enum):
@@ -109,11 +109,14 @@ class Nemesis:
                     self._note(fault, worker.name, 0.0)
                     worker.worker.sends_garbage = True
             case Fault.ONLY_GARBAGE:
-                mates = [other.worker for other in worker.training.workers if other is not worker]
+                mates = [other for other in worker.training.workers if other is not worker]
                 now = self._loop.time()
-                if worker.worker is not None and not any(mate and mate.garbage_until > now for mate in mates):
-                    self._note(fault, worker.name, seconds)
-                    worker.worker.garbage_until = now + seconds
+                if worker.worker is not None and not any(m.worker and m.worker.garbage_until > now for m in mates):
+                    self._note(fault, worker.name, STUCK_FACTOR * seconds)
+                    worker.worker.garbage_until = now + STUCK_FACTOR * seconds
+                    for mate in mates if random.random() < 0.5 else []:  # it is alone for some time
+                        mate.kill()
+                        self._loop.call_later(seconds, mate.start)
             case Fault.LIE:
                 if worker.worker is not None and not worker.training.has_liar:
                     self._note(fault, worker.name, 0.0)

@@ -78,7 +78,7 @@ def believe_whoever_is_there(patches: ExitStack) -> None:
         (keep_turns_for_ever, [Fault.DRIBBLE], "has not ended iteration"),
         (wait_for_workers_that_hang, [Fault.STUCK], "has not ended iteration"),
         (trust_heartbeats_of_idle_workers, [Fault.IDLE], "has not ended iteration"),
-        (believe_whoever_is_there, [Fault.ONLY_GARBAGE, Fault.KILL], "moments of iteration"),
+        (believe_whoever_is_there, [Fault.ONLY_GARBAGE], "moments of iteration"),
     ],
 )
 def test_a_defect_is_found(take_out: Callable[[ExitStack], None], faults: list[Fault], violation: str) -> None:

@@ -193,6 +193,7 @@ class Training(Host):
             linger_seconds=5.0,
         )
         self.service: ParameterServerService | None = None
+        self._known_at_start: set[int] = set()  # workers whose norms its checkpoint has
         self.has_liar = False  # a worker that has lied about its loss, once: of more it could not know who is right
         self.workers = [WorkerHost(world, self, other) for other in range(workers)]
 
@@ -213,10 +214,8 @@ class Training(Host):
 
     def knows_others(self, worker: str) -> bool:
         """Whether it has had gradients of another worker than this one, to compare its gradients with."""
-        if self.service is None:
-            return False
-        numbers = self.service._members.numbers
-        return bool(self.service._intake._collector._outliers._usual["gradient"].workers - {numbers.get(worker)})
+        others = () if self.service is None else [one for one in self.service._members.all if one.id != worker]
+        return any(one.used or one.number in self._known_at_start for one in others)
 
     async def main(self) -> None:
         """Train."""
@@ -224,6 +223,8 @@ class Training(Host):
         invariants = self.world.invariants
         invariants.check_log(self.log)
         self.service, _ = assemble(self.options(), self.resources, clock=self.world.loop.time)
+        norms = self.service._trainer._progress.usual_norms
+        self._known_at_start = {*norms["gradient"]["workers"]} if norms else set()
         invariants.check_resumed(self.name, self.iteration)
         await self.serve(self.address, self.service)
         self.resources.close()
