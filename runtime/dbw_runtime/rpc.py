@@ -89,6 +89,7 @@ class Call:
         gate.tasks.add(self.task)
         self.task.add_done_callback(gate.tasks.discard)
         self._waits = False
+        self._is_accepted = False
         self.identity = gate.admit(context)
         self.job: str | None = None  # for the log
         self.ended_by: Exception | None = None
@@ -105,11 +106,13 @@ class Call:
 
     async def accept(self) -> None:
         """Let the caller know, ahead of any response, that its requests are being read."""
+        self._is_accepted = True
         sending = asyncio.ensure_future(self._context.send_initial_metadata(()))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
-            await asyncio.wait([sending])  # gRPC would not know that it was sent, and send it again
+            # Otherwise gRPC does not know that it was sent, sends it again with the status, and fails to send that.
+            await asyncio.wait([sending])
             raise
 
     async def write(self, response: Message) -> None:
@@ -119,6 +122,8 @@ class Call:
     async def write_bytes(self, response: bytes) -> None:
         """Send a response on a stream that is serialised already."""
         try:
+            if not self._is_accepted:  # a first response that is cut off would have the same effect as in `accept`
+                await self.accept()
             await self._context.write(response)
         except grpc.aio.InternalError:  # what gRPC calls a client that has gone
             raise asyncio.CancelledError from None

@@ -17,6 +17,8 @@ from dbw_runtime.security import Authenticator
 SERVICE: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
 UNAVAILABLE, NOT_READY = grpc.StatusCode.UNAVAILABLE, "NOT_READY"
 SERVING = HealthCheckResponse(status=HealthCheckResponse.SERVING)
+# More than is sent to somebody who does not read; these bytes are a field that nobody knows.
+LONG = HealthCheckResponse.FromString(b"\x7a\x80\x80\x80\x08" + bytes(2**24))
 
 
 class Service:
@@ -25,6 +27,7 @@ class Service:
     def __init__(self) -> None:
         self.answers, self.asked = asyncio.Event(), asyncio.Event()
         self.error: Exception | None = None
+        self.watched = SERVING
 
     async def check(self, request: HealthCheckRequest, call: Call) -> HealthCheckResponse:  # noqa: ARG002
         self.asked.set()
@@ -37,7 +40,7 @@ class Service:
         raise NotImplementedError
 
     async def watch(self, request: HealthCheckRequest, call: Call) -> None:  # noqa: ARG002
-        await call.write(SERVING)
+        await call.write(self.watched)
         await call.wait(self.answers.wait())
 
 
@@ -64,7 +67,8 @@ def serve(claims: Callable[[World], Awaitable[None]], is_open: bool = True, max_
     async def run() -> None:
         server = grpc.aio.server()
         port = server.add_insecure_port("127.0.0.1:0")
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        options = [("grpc.max_receive_message_length", -1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
             world = World(channel, max_calls)
             world.gate.is_open = is_open
             server.add_generic_rpc_handlers([handlers(SERVICE, world.service, world.gate, translate)])
@@ -73,6 +77,11 @@ def serve(claims: Callable[[World], Awaitable[None]], is_open: bool = True, max_
             await server.stop(None)
 
     asyncio.run(run())
+
+
+async def read_all(call: grpc.aio.UnaryStreamCall[Any, Any]) -> None:
+    async for _ in call:
+        pass
 
 
 async def failure(call: Awaitable[object]) -> tuple[grpc.StatusCode, str | None]:
@@ -126,6 +135,17 @@ def test_a_stream_that_waits_ends_at_once() -> None:
         assert await call.read() == SERVING
         await world.gate.drain(86_400)
         assert await failure(call.read()) == (UNAVAILABLE, NOT_READY)
+
+    serve(claims)
+
+
+def test_a_stream_that_is_cut_off_in_its_first_response_ends_with_the_reason() -> None:
+    async def claims(world: World) -> None:
+        world.service.watched = LONG
+        call = world.watch(HealthCheckRequest(), timeout=60.0)
+        await call.initial_metadata()
+        await world.gate.drain(0.0)
+        assert await failure(read_all(call)) == (UNAVAILABLE, NOT_READY)
 
     serve(claims)
 
