@@ -63,6 +63,7 @@ class IncomingGradient:
         self._total = self._trained_bytes + layout.buffer_elements * torch.float32.itemsize
         if header.total_bytes != self._total:
             raise MalformedError(f"total_bytes is {header.total_bytes}; the layout has {self._total}")
+        self._has_begun = False
         self._received = 0
         self._parameters: list[torch.Tensor] = []  # the pieces, in order
         self._buffers: list[torch.Tensor] = []
@@ -85,8 +86,9 @@ class IncomingGradient:
         size = piece.data.nbytes
         if piece.offset != self._received:
             raise MalformedError(f"a piece stands at {piece.offset}; the next one should at {self._received}")
-        if not size and piece.header is None:
+        if self._has_begun and not size:  # the first one may be, it has the header
             raise MalformedError(f"the piece at {piece.offset} is empty")
+        self._has_begun = True
         if self._received + size > self._total:
             raise MalformedError(f"it has more than {self._total} bytes")
         trained = min(max(self._trained_bytes - self._received, 0), size)

@@ -84,7 +84,7 @@ class Intake:
             _ = receiving.cancelled() or receiving.exception()  # nobody else looks at it
 
     async def _receive_pieces(self, member: Member, gradient: IncomingGradient, call: Call) -> None:
-        async with self._turn(gradient):
+        async with self._turn(member, gradient):
             with self._metrics.staged.track_inprogress():
                 await call.accept()  # which the worker waits for
                 while not gradient.is_complete:
@@ -92,8 +92,8 @@ class Intake:
                     member.heard = self._collector.now()
 
     @asynccontextmanager
-    async def _turn(self, gradient: IncomingGradient) -> AsyncIterator[None]:
-        turn = self._turns.ask()
+    async def _turn(self, member: Member, gradient: IncomingGradient) -> AsyncIterator[None]:
+        turn = self._turns.ask(member.number)
         begun = self._begun[turn] = asyncio.Event()
         try:
             self._update_turns()
@@ -102,7 +102,7 @@ class Intake:
                 self._update_turns()
                 yield
         except TimeoutError:
-            self._turns.broken_off()
+            self._turns.broken_off(turn)
             raise BrokenOffError("the gradient was broken off, it took far too long") from None
         finally:
             del self._begun[turn]

@@ -16,8 +16,9 @@ MIN_USUAL_SECONDS = 0.125  # on a fast network the hiccups of processes and netw
 
 @dataclass(eq=False)
 class Turn:
-    """The time in which one gradient is received."""
+    """The time in which one gradient of a worker is received."""
 
+    worker: int
     began: float | None = None
 
 
@@ -30,15 +31,15 @@ class Turns:
 
     def __init__(self, places: int, patience: float) -> None:
         self._places, self._patience = places, patience
-        self._leniency = 1.0  # factor of all limits after which gradients are broken off
+        self._leniency: dict[int, float] = {}  # factors of the limits of workers whose gradients were broken off
         self._waiting: deque[Turn] = deque()
         self._running: list[Turn] = []
         self._slow: list[Turn] = []  # beside those that run
         self._seconds: deque[float] = deque(maxlen=RECENT_GRADIENTS)
 
-    def ask(self) -> Turn:
+    def ask(self, worker: int) -> Turn:
         """Ask for a turn; `begin` tells when it begins."""
-        turn = Turn()
+        turn = Turn(worker)
         self._waiting.append(turn)
         return turn
 
@@ -79,16 +80,19 @@ class Turns:
         seconds = BREAK_OFF_FACTOR * self._usual
         if not self._is_in_the_way(turn):
             seconds = max(seconds, self._patience)
-        return turn.began + self._leniency * seconds
+        return turn.began + self._leniency.get(turn.worker, 1.0) * seconds
 
     def _is_in_the_way(self, turn: Turn) -> bool:
         """Whether others wait because a slow gradient keeps its place. Before any is complete, all may be as slow."""
         is_full = len(self._running) == len(self._slow) == self._places
         return is_full and bool(self._waiting) and bool(self._seconds) and turn in self._slow
 
-    def broken_off(self) -> None:
-        """A gradient has taken too long. Perhaps all do by now: others get twice the time, until one is complete."""
-        self._leniency *= 2
+    def broken_off(self, turn: Turn) -> None:
+        """A gradient has taken too long. Perhaps all do by now: its worker gets twice the time, until one is complete.
+
+        Only its worker, because several that never complete one would otherwise double each other's time.
+        """
+        self._leniency[turn.worker] = 2 * self._leniency.get(turn.worker, 1.0)
 
     def end(self, turn: Turn, now: float, is_complete: bool) -> None:
         """A gradient is complete, or not wanted any more."""
@@ -99,5 +103,5 @@ class Turns:
             assert turn.began is not None
             seconds = now - turn.began
             if seconds <= BREAK_OFF_FACTOR * self._usual:
-                self._leniency = 1.0
+                self._leniency.clear()
             self._seconds.append(seconds)

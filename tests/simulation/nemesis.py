@@ -99,11 +99,13 @@ class Nemesis:
                     self._note(fault, worker.name, seconds)
                     worker.worker.stuck_until = self._loop.time() + seconds
             case Fault.IDLE | Fault.STALLED_UPLOAD | Fault.DRIBBLE:
-                if worker.worker is not None:
-                    seconds *= STUCK_FACTOR
-                    self._note(fault, worker.name, seconds)
-                    names = {Fault.IDLE: "idle", Fault.STALLED_UPLOAD: "stalled", Fault.DRIBBLE: "dribbles"}
-                    setattr(worker.worker, f"{names[fault]}_until", self._loop.time() + seconds)
+                seconds *= STUCK_FACTOR
+                names = {Fault.IDLE: "idle", Fault.STALLED_UPLOAD: "stalled", Fault.DRIBBLE: "dribbles"}
+                mates = [other for other in worker.training.workers if other is not worker]
+                for hurt in random.choice([[worker], mates]):
+                    if hurt.worker is not None:
+                        self._note(fault, hurt.name, seconds)
+                        setattr(hurt.worker, f"{names[fault]}_until", self._loop.time() + seconds)
             case Fault.GARBAGE:
                 if worker.worker is not None:
                     self._note(fault, worker.name, 0.0)

@@ -22,7 +22,7 @@ from tests.simulation.network import Network
 
 CALL_SECONDS = 30.0
 PIECES = 3
-DRIBBLED_BYTES = (0, 0, 0, 0, 4)
+DRIBBLES = ((0, 1.0), (4, 1.0), (4, 3.0))  # how many bytes a piece has, and after how many seconds it comes
 ELEMENTS = 39  # of `tests.models:tiny`
 GARBAGE, LIE = 1e25, -1e9  # what is finite and wrong, as an element of a gradient and as a loss
 MIN_USED = 3  # gradients that are right before one that is not
@@ -51,7 +51,8 @@ class SimulatedWorker:
         self.stuck_until = 0.0  # its computation stands still, while heartbeats go on
         self.idle_until = 0.0  # it does not begin to compute, and its heartbeats say so
         self.stalled_until = 0.0  # its uploads stand still in their middle
-        self.dribbles_until = 0.0  # its uploads are tiny pieces, or empty ones
+        self.dribbles_until = 0.0  # its uploads are tiny pieces, or empty ones:
+        self._dribble = random.choice(DRIBBLES)
         self.sends_garbage = False  # its next gradient is wrong, though finite, and
         self.lies = False  # says a loss that is wrong: once there were others before it, to compare with
         self.garbage_until = 0.0  # all its gradients are wrong, as long as the server knows `others_are_known`
@@ -193,13 +194,13 @@ class SimulatedWorker:
     ) -> AsyncIterator[pb.PushGradientRequest]:
         yield pb.PushGradientRequest(header=header)
         await turn.wait()
-        offset, size = 0, -(-len(data) // PIECES // 4) * 4
-        while offset < len(data):
+        offset, end, size, pause = 0, len(data), -(-len(data) // PIECES // 4) * 4, 0.0
+        if self._loop.time() < self.dribbles_until:
+            (size, pause), end = self._dribble, end - 4  # it never sends all of it
+        while offset < end:
             while self._loop.time() < self.stalled_until:
                 await asyncio.sleep(1.0)
-            dribbles = self._loop.time() < self.dribbles_until
-            piece = data[offset : offset + (self._random.choice(DRIBBLED_BYTES) if dribbles else size)]
-            if dribbles:
-                await asyncio.sleep(1.0)
-            yield pb.PushGradientRequest(offset=offset, data=piece)
-            offset += len(piece)
+            if pause:
+                await asyncio.sleep(pause)
+            yield pb.PushGradientRequest(offset=offset, data=data[offset : offset + size])
+            offset += size

@@ -105,6 +105,11 @@ def with_an_empty_piece(rogue: Rogue, version: int, vector: Tensor) -> list[byte
     return [rogue.half(version, vector), pieces.encode(None, len(vector) // 2 * 4, memoryview(b""))]
 
 
+def with_a_second_header(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
+    header = rogue.header(version, vector).SerializeToString()
+    return 2 * [pieces.encode(header, 0, memoryview(b""))]
+
+
 def ended_early(rogue: Rogue, version: int, vector: Tensor) -> list[bytes]:
     return [rogue.half(version, vector)]
 
@@ -132,6 +137,7 @@ REJECTED = {
     "there is more than the header says": (too_long, pb.GRADIENT_OUTCOME_MALFORMED),
     "a piece ends within an element": (torn, pb.GRADIENT_OUTCOME_MALFORMED),
     "a piece in the middle is empty": (with_an_empty_piece, pb.GRADIENT_OUTCOME_MALFORMED),
+    "a second piece has the header, and nothing else": (with_a_second_header, pb.GRADIENT_OUTCOME_MALFORMED),
     "an element is finite and absurd": (spoilt(3, 1e25), pb.GRADIENT_OUTCOME_OUTLIER),
 }
 

@@ -6,21 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbw_ps.rounds import MAX_LOST_IN_A_ROW
 from dbw_ps.turns import BREAK_OFF_FACTOR, MIN_USUAL_SECONDS, PASS_ON_FACTOR, Turn, Turns
 
-PATIENCE = 60.0
+PATIENCE, WORKER = 60.0, 0
 
 
 def receive(turns: Turns, seconds: float, now: float = 0.0) -> None:
     """Receive a gradient that takes this long."""
-    turn = turns.ask()
+    turn = turns.ask(WORKER)
     assert turns.begin(now) == [turn]
     turns.end(turn, now + seconds, is_complete=True)
 
 
 def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     turns = Turns(2, PATIENCE)
-    first, second, third = (turns.ask() for _ in range(3))
+    first, second, third = (turns.ask(worker) for worker in range(3))
     assert turns.begin(0.0) == [first, second]
     assert turns.begin(0.1) == []
     turns.end(second, 0.2, is_complete=True)
@@ -29,7 +30,7 @@ def test_turns_are_given_in_the_order_in_which_they_were_asked_for() -> None:
 
 def test_who_does_not_wait_any_more_gets_no_turn() -> None:
     turns = Turns(1, PATIENCE)
-    first, second, third = (turns.ask() for _ in range(3))
+    first, second, third = (turns.ask(worker) for worker in range(3))
     turns.begin(0.0)
     turns.end(second, 0.1, is_complete=False)
     turns.end(first, 0.2, is_complete=True)
@@ -40,7 +41,7 @@ def test_a_gradient_that_takes_far_longer_than_usual_is_received_beside_the_next
     turns = Turns(1, PATIENCE)
     for i in range(3):
         receive(turns, 1.0, 10.0 * i)
-    slow, *others = (turns.ask() for _ in range(4))
+    slow, *others = (turns.ask(worker) for worker in range(4))
     assert turns.begin(100.0) == [slow]
     assert turns.wake_at == 100.0 + PASS_ON_FACTOR
     assert turns.begin(100.0 + PASS_ON_FACTOR - 0.01) == []
@@ -54,18 +55,18 @@ def test_a_gradient_that_takes_far_longer_than_usual_is_received_beside_the_next
 def test_nobody_is_moved_aside_for_nobody() -> None:
     turns = Turns(1, PATIENCE)
     receive(turns, 1.0)
-    turns.ask()
+    turns.ask(WORKER)
     turns.begin(10.0)
     assert turns.wake_at == math.inf
     assert turns.begin(1000.0) == []
-    late = turns.ask()
+    late = turns.ask(WORKER)
     assert turns.begin(1000.0) == [late]
 
 
 def test_beside_the_turns_there_are_as_many_places_and_no_more() -> None:
     turns = Turns(1, PATIENCE)
     receive(turns, 0.01)
-    asked = [turns.ask() for _ in range(4)]
+    asked = [turns.ask(worker) for worker in range(4)]
     assert turns.begin(10.0) == asked[:1]
     assert turns.begin(11.0) == asked[1:2]
     assert turns.wake_at == math.inf
@@ -76,17 +77,17 @@ def test_beside_the_turns_there_are_as_many_places_and_no_more() -> None:
 
 def test_how_long_a_gradient_may_take_depends_on_how_long_others_take() -> None:
     turns = Turns(1, PATIENCE)
-    turn = turns.ask()
+    turn = turns.ask(WORKER)
     turns.begin(5.0)
     assert turns.ends_at(turn) == 5.0 + PATIENCE
     turns.end(turn, 5.1, is_complete=True)
-    turn = turns.ask()
+    turn = turns.ask(WORKER)
     turns.begin(6.0)
     assert turns.ends_at(turn) == 6.0 + PATIENCE
     turns.end(turn, 6.0, is_complete=False)
     slow = Turns(1, PATIENCE)
     receive(slow, 100.0)
-    turn = slow.ask()
+    turn = slow.ask(WORKER)
     slow.begin(1000.0)
     assert slow.ends_at(turn) == 1000.0 + BREAK_OFF_FACTOR * 100.0
 
@@ -95,16 +96,16 @@ def test_how_long_a_gradient_may_take_depends_on_how_long_others_take() -> None:
 def test_slow_gradients_that_take_every_place_are_broken_off_as_soon_as_they_keep_others_waiting(places: int) -> None:
     turns = Turns(places, PATIENCE)
     receive(turns, 1.0)
-    slow, now = [turns.ask() for _ in range(2 * places)], 100.0
+    slow, now = [turns.ask(worker) for worker in range(2 * places)], 100.0
     assert turns.begin(now) == slow[:places]
     now += PASS_ON_FACTOR
     assert turns.begin(now) == slow[places:]
     assert {turns.ends_at(turn) for turn in slow} == {100.0 + PATIENCE, now + PATIENCE}, "they are in nobody's way"
-    other = turns.ask()
+    other = turns.ask(2 * places)
     assert [turns.ends_at(turn) for turn in slow[:places]] == places * [100.0 + BREAK_OFF_FACTOR]
     assert turns.begin(now) == []
     now = 100.0 + BREAK_OFF_FACTOR
-    turns.broken_off()
+    turns.broken_off(slow[0])
     turns.end(slow[0], now, is_complete=False)
     assert turns.begin(now) == [other]
 
@@ -112,7 +113,7 @@ def test_slow_gradients_that_take_every_place_are_broken_off_as_soon_as_they_kee
 def test_a_hiccup_on_a_fast_network_is_not_the_end_of_a_gradient() -> None:
     turns = Turns(1, PATIENCE)
     receive(turns, 0.001)
-    first, second, _ = (turns.ask() for _ in range(3))
+    first, second, _ = (turns.ask(worker) for worker in range(3))
     turns.begin(0.0)
     turns.begin(PASS_ON_FACTOR * MIN_USUAL_SECONDS)
     assert turns.ends_at(first) == BREAK_OFF_FACTOR * MIN_USUAL_SECONDS
@@ -126,7 +127,7 @@ def test_training_goes_on_after_all_links_have_become_slower(
     turns, now, complete, broken_off = Turns(places, PATIENCE), 0.0, 0, 0
     receive(turns, before)
     running: list[Turn] = []
-    asked = [turns.ask() for _ in range(2 * places + others_wait)]
+    asked = [turns.ask(worker) for worker in range(2 * places + others_wait)]
     while complete < 50:
         begun = turns.begin(now)
         running, asked = running + begun, [turn for turn in asked if turn not in begun]
@@ -138,12 +139,35 @@ def test_training_goes_on_after_all_links_have_become_slower(
         now = max(at, now)
         complete += is_complete
         if not is_complete:
-            turns.broken_off()
+            turns.broken_off(turn)
             broken_off += 1
         turns.end(turn, now, is_complete)
         running.remove(turn)
-        asked.append(turns.ask())
+        asked.append(turns.ask(turn.worker))
     assert broken_off <= 8 * places * math.log2(2 + seconds)
+
+
+@pytest.mark.parametrize("dribblers", [1, 2, 5, 16])
+def test_many_who_never_complete_a_gradient_keep_the_others_waiting_hardly_longer_than_one(dribblers: int) -> None:
+    """All others have sent theirs, so that nobody shows how long a gradient takes."""
+    turns, now = Turns(1, PATIENCE), 0.0
+    receive(turns, 0.1)
+    attempts = dict.fromkeys(range(dribblers), 0)
+    running: list[Turn] = []
+    for worker in attempts:
+        turns.ask(worker)
+    while running := running + turns.begin(now):
+        turn = min(running, key=turns.ends_at)
+        now = min(turns.ends_at(turn), turns.wake_at)
+        if now < turns.wake_at:
+            running.remove(turn)
+            turns.broken_off(turn)
+            turns.end(turn, now, is_complete=False)
+            attempts[turn.worker] += 1
+            if attempts[turn.worker] < MAX_LOST_IN_A_ROW:  # then nobody waits for this worker
+                turns.ask(turn.worker)
+    whole = PATIENCE * (2**MAX_LOST_IN_A_ROW - 1)
+    assert now < 2 * whole
 
 
 @given(st.integers(1, 3), st.floats(1.0, 1e4))
@@ -151,11 +175,12 @@ def test_those_who_never_complete_a_gradient_end_and_those_who_need_long_do_not(
     """Nobody knows yet how long a gradient takes, and so many dribble that they take every place."""
     turns, now = Turns(places, PATIENCE), 0.0
     running: dict[Turn, bool] = {}
-    asked = {turns.ask(): True for _ in range(2 * places)} | {turns.ask(): False}  # whether it never ends
+    dribbles = {turns.ask(worker): True for worker in range(2 * places)}
+    asked = dribbles | {turns.ask(2 * places): False}  # whether it never ends
     while not turns._seconds:
         running |= {turn: asked.pop(turn) for turn in turns.begin(now)}
         ends = {turn: (turns.ends_at(turn), False) for turn in running}
-        for turn in (turn for turn, dribbles in running.items() if not dribbles):
+        for turn in (turn for turn, never_ends in running.items() if not never_ends):
             assert turn.began is not None
             ends[turn] = min(ends[turn], (turn.began + seconds, True))
         turn, (now, is_complete) = min(ends.items(), key=lambda item: item[1])
@@ -163,9 +188,9 @@ def test_those_who_never_complete_a_gradient_end_and_those_who_need_long_do_not(
             now = turns.wake_at
             continue
         if not is_complete:
-            turns.broken_off()
+            turns.broken_off(turn)
         turns.end(turn, now, is_complete)
-        asked[turns.ask()] = running.pop(turn)  # again
+        asked[turns.ask(turn.worker)] = running.pop(turn)  # again
         assert now <= 20 * max(seconds, PATIENCE)
 
 
@@ -176,7 +201,7 @@ def test_a_gradient_on_a_link_that_is_five_times_slower_is_never_broken_off(othe
     for seconds in others:
         receive(turns, seconds, now)
         now += seconds
-    turn = turns.ask()
+    turn = turns.ask(WORKER)
     turns.begin(now)
     usual = sorted(others)[(len(others) - 1) // 2]
     assert now + factor * usual < turns.ends_at(turn)
@@ -196,7 +221,7 @@ def test_memory_is_bounded_and_nobody_waits_for_a_free_place(places: int, events
     for what, which, seconds in events:
         now += seconds
         if what == "ask":
-            waiting.append(turns.ask())
+            waiting.append(turns.ask(which))
         elif what in ("complete", "break off") and received:
             turns.end(received.pop(which % len(received)), now, is_complete=what == "complete")
         begun = turns.begin(now)
