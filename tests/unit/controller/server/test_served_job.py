@@ -56,7 +56,7 @@ def test_the_decisions_of_one_request_are_timed_one_by_one(monkeypatch: pytest.M
     served = served_job()
     monkeypatch.setattr(time, "perf_counter", partial(next, count(11.0)))  # every look at the clock takes a second
     reports = [full_report(0), full_report(0), full_report(1), full_report(2)]
-    outcomes = served.apply_reports(served.begin_session(), reports, begin=10.0)
+    outcomes, _ = served.apply_reports(served.begin_session(), reports, begin=10.0)
     assert [outcome and outcome.seconds for outcome in outcomes] == [1.0, None, 1.0, 1.0]
 
 
