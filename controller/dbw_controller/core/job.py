@@ -269,12 +269,18 @@ class Job:
             memory=Raw(encode(self._memory.snapshot())),
         )
 
-    def adopt(self, learnt: bytes) -> Decision:
-        """Replace what the job has learnt, and decide again for its iteration. A state that fails changes nothing."""
+    def adopt(self, learnt: bytes, only_if_newer: bool = False) -> Decision:
+        """Replace what the job has learnt, and decide again for its iteration. A state that fails changes nothing.
+
+        With `only_if_newer` neither does one that has learnt from no more iterations than the job.
+        """
         trial = copy(self)
         trial._decisions = self._decisions.copy()
         with damaged_state():
-            trial._learn(read_state(learnt, LearntState))
+            state = read_state(learnt, LearntState)
+            if only_if_newer and state.learnt_iterations <= self.learnt_iterations:
+                return self.decision()
+            trial._learn(state)
         trial.gain.forget_from(0)  # another job's last iteration is not the one before this job's next
         trial._memory.reset(new_training=False)
         trial._last = trial._before_last = None

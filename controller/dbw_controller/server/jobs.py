@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from dbw_controller.contract import NAME, NAME_RULE
@@ -30,6 +31,8 @@ from dbw_runtime.server import UnsavedError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+# How long all jobs together may take to be saved at the end. After 10 s of --drain-seconds, Kubernetes leaves 20.
+STOP_SECONDS = 15.0
 MAX_NAMES = 10  # in a text
 
 
@@ -126,18 +129,23 @@ class Jobs:
                     log.error("silent for too long, but not deleted: %s", error, extra={"job": served.name})
 
     async def close(self) -> None:
-        """Save all jobs, and stop. UnsavedError names those that could not be saved because the disk fails or hangs."""
-        for served in self.all():
-            saving = asyncio.ensure_future(served.saver.save())
-            while not saving.done() and self.disk.watch.busy_seconds < HANG_SECONDS:
-                await asyncio.wait([saving], timeout=1.0)
+        """Save all jobs, and stop. UnsavedError names those that could not be saved, or not in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.disk.unless_it_hangs(self._save_all(), HANG_SECONDS)
         unsaved = [served.name for served in self.all() if served.saver.is_unsaved]
         if unsaved:
             names = ", ".join(unsaved[:MAX_NAMES]) + (", …" if len(unsaved) > MAX_NAMES else "")
             raise UnsavedError(
-                f"the disk fails or hangs, and what is not in the snapshots of these jobs is lost: {names}"
+                f"the disk fails, hangs or is slow, and what is not in the snapshots of these jobs is lost: {names}"
             )
         self.disk.close()
+
+    async def _save_all(self) -> None:
+        for served in self.all():
+            await served.saver.save()
+        async with self.disk.turn:
+            pass  # nothing is being deleted any more, which would keep the disk's thread
 
 
 def readable(jobs: Iterable[ServedJob], read: Callable[[ServedJob], T]) -> Iterator[tuple[ServedJob, T]]:

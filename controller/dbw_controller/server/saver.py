@@ -4,8 +4,9 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from dbw_controller.core.errors import DiskFailedError
 from dbw_controller.server.store import SnapshotStore
@@ -15,7 +16,7 @@ from dbw_runtime.durable import FolderError
 log = logging.getLogger(__name__)
 # What has changed is saved after this time at the latest; a disk that fails gets some time to recover.
 SAVE_SECONDS, RETRY_SECONDS = 10.0, 1.0
-DISK_SECONDS = 2.0  # how long a request waits for the disk
+DISK_SECONDS = 2.0  # how long a request waits for what the disk is doing
 
 
 class Disk:
@@ -28,7 +29,8 @@ class Disk:
         self.failures = 0  # snapshots that could not be written
         self.watch = DiskWatch(clock)
         # One job is saved or deleted at a time: while the disk hangs, no other one's snapshot waits in memory.
-        self.turn = asyncio.Lock()
+        # Snapshots wait for each other first: a deletion, which somebody waits for, goes before all but one of them.
+        self.turn, self.snapshots = asyncio.Lock(), asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, "snapshots")  # a single one, so that files change in the order of events
 
     async def run(self, what: str, function: Callable[..., None], *arguments: object) -> None:
@@ -36,6 +38,22 @@ class Disk:
         working = asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
         self.watch.watch(what, working)
         await unless_cancelled(working)
+
+    async def unless_it_hangs(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
+        """Do something that needs the disk. It is cancelled, with a TimeoutError, once the disk hangs.
+
+        That is when a single write or deletion takes more than these seconds; many may take longer together.
+        """
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                if (remaining := seconds - self.watch.busy_seconds) <= 0:
+                    raise TimeoutError(f"the disk takes more than {seconds:g} s")
+                await asyncio.wait([task], timeout=remaining)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        task.result()
 
     def close(self) -> None:
         """Let another process use the store."""
@@ -100,32 +118,33 @@ class Saver:
             await asyncio.shield(self._begin())
 
     async def delete(self, require: Callable[[], object], end: Callable[[], Awaitable[object]]) -> None:
-        """Delete the snapshot, and then `end` the job. If either fails, or the disk is slow, the job is saved again.
+        """Delete the snapshot, and then `end` the job. If either fails, or the disk hangs, the job is saved again.
 
         `require` raises if the snapshot must not be deleted when it is this job's turn.
         """
-        store, begun = self._disk.store, False
         try:
-            async with asyncio.timeout(DISK_SECONDS) as limit, self._disk.turn:
-                require()
+            await self._disk.unless_it_hangs(self._delete(require, end), DISK_SECONDS)
+        except (OSError, FolderError) as error:
+            raise DiskFailedError(f"the snapshot of {self._name!r} cannot be deleted ({error})") from error
+
+    async def _delete(self, require: Callable[[], object], end: Callable[[], Awaitable[object]]) -> None:
+        store = self._disk.store
+        async with self._disk.turn:
+            require()
+            try:
                 if store is not None:
-                    begun = True
                     await self._disk.run(f"the deletion of {self._name}", store.delete, self._name)
-                limit.reschedule(None)  # the disk is done
                 await end()
-        except Exception as error:
-            if begun:
-                self._changed = True  # the snapshot may have been deleted, or be deleted yet
-                self._begin()
-            if not isinstance(error, (OSError, FolderError)):
+            except (Exception, asyncio.CancelledError):  # it is cancelled if the disk hangs
+                if store is not None:
+                    self._changed = True  # the snapshot may have been deleted, or be deleted yet
+                    self._begin()
                 raise
-            why = f"the disk takes more than {DISK_SECONDS:g} s" if isinstance(error, TimeoutError) else error
-            raise DiskFailedError(f"the snapshot of {self._name!r} cannot be deleted ({why})") from error
-        self._changed = False
+            self._changed = False
 
     async def _save(self) -> None:
         try:
-            async with self._disk.turn:
+            async with self._disk.snapshots, self._disk.turn:
                 await self._write()
         except Exception as error:
             self._disk.failures += 1

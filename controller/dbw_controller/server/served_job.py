@@ -137,14 +137,24 @@ class ServedJob:
             self.decision, self._slow = decision, seconds > MAX_SECONDS_IN_LOOP
         return Outcome(before, decision, seconds)
 
-    def apply_reports(self, session: str, reports: Sequence[Report], begin: float) -> list[Outcome | None]:
-        """Give several reports to the job, oldest first; None for those that it had before the last one."""
+    def apply_reports(
+        self, session: str, reports: Sequence[Report], begin: float
+    ) -> tuple[list[Outcome | None], Exception | None]:
+        """Give several reports to the job, oldest first; None for those that it had before the last one.
+
+        If one fails when others have changed the job, those are returned with its failure.
+        """
         outcomes: list[Outcome | None] = []
-        for report in reports:
-            is_due = report is reports[-1] or self._is_new(report)
-            outcomes.append(self.apply_report(session, report, begin) if is_due else None)
-            begin = time.perf_counter()  # of the next one, which was not to be decided before
-        return outcomes
+        try:
+            for report in reports:
+                is_due = report is reports[-1] or self._is_new(report)
+                outcomes.append(self.apply_report(session, report, begin) if is_due else None)
+                begin = time.perf_counter()  # of the next one, which was not to be decided before
+        except Exception as failure:
+            if not any(outcomes):
+                raise
+            return outcomes, failure
+        return outcomes, None
 
     def _is_new(self, report: Report) -> bool:
         return report.summary is not None and report.summary.iteration >= self.decision.iteration

@@ -163,8 +163,13 @@ class ControllerService:
             self._loop.call_soon(self._after_reply, served, requests, reports, [outcome])
         else:  # one after the other, with nothing between them
             apply = partial(served.apply_reports, request.session, reports, begin)
-            then = partial(self._after_reply, served, requests, reports)
-            *_, outcome = await served.run(apply, then, in_thread=len(reports) > 1)
+            after_reply = partial(self._after_reply, served, requests, reports)
+            outcomes, failure = await served.run(
+                apply, then=lambda applied: after_reply(applied[0]), in_thread=len(reports) > 1
+            )
+            if failure is not None:
+                raise failure
+            outcome = outcomes[-1]
         if outcome is None or outcome.decision is None:
             return None
         return messages.decision_message(outcome.decision, getattr(request, "include_estimates", False))
@@ -190,7 +195,7 @@ class ControllerService:
     ) -> None:
         """Do what the caller need not wait for: count, show, save, and prepare the job for the next report."""
         iterations = 0
-        for request, report, outcome in zip(requests, reports, outcomes, strict=True):
+        for request, report, outcome in zip(requests, reports, outcomes, strict=False):  # one may have failed
             if outcome is None:
                 continue
             served.record(report, outcome, self._by_worker)

@@ -36,6 +36,4 @@ def import_state(job: Job, header: JobStateHeader, data: bytes, only_if_newer: b
     require_known_format(header)
     if len(data) != header.total_bytes or hashlib.sha256(data).digest() != header.sha256:
         raise StateDamagedError(f"its {len(data)} bytes are not the {header.total_bytes} that were exported")
-    if only_if_newer and job.learnt_iterations >= header.learnt_iterations:
-        return job.decision()
-    return job.adopt(data)
+    return job.adopt(data, only_if_newer)  # the digest does not cover the header's `learnt_iterations`

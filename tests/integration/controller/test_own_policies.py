@@ -6,10 +6,11 @@ import grpc
 import pytest
 
 from dbw.v1 import controller_pb2 as pb
-from dbw.v1.iteration_pb2 import Membership
+from dbw.v1.iteration_pb2 import EndedIteration, Membership
 from dbw.v1.job_pb2 import CustomPolicy, JobSpec, Policy
 from dbw_runtime.failure import reason_of
 from tests.programs import controller_program
+from tests.reports import summary
 from tests.servers import Controller, controller
 
 ROOT = Path(__file__).parents[3]
@@ -60,3 +61,29 @@ def test_a_place_without_a_policy_is_wrong_usage(place: str) -> None:
     done = controller_program("--policies", place).run()
     assert done.returncode == 2
     assert "--policies" in done.stderr
+
+
+FAILING = """
+from dbw_controller.core.policies import Sync
+
+class Failing(Sync):
+    def choose(self, seen):
+        if seen.iteration == 3:
+            raise RuntimeError("a bug")
+        return super().choose(seen)
+"""
+
+
+def test_iterations_before_the_one_that_a_policy_fails_for_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "failing.py"
+    file.write_text(FAILING)
+    with controller("--policies", f"{file}:Failing") as server, server.stub() as stub:
+        session = create(server, f"{file}:Failing").session
+        preceding = [EndedIteration(summary=summary(iteration)) for iteration in range(4)]
+        request = pb.EndIterationRequest(job="own", session=session, preceding=preceding, summary=summary(4))
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.EndIteration(request)
+        assert reason_of(caught.value) == "BUG"
+        assert 'dbw_iterations_total{dbw_job="own"} 2.0' in server.metrics()
+        assert stub.EndIteration(request).decision.iteration == 5
+        assert 'dbw_iterations_total{dbw_job="own"} 5.0' in server.metrics()

@@ -35,6 +35,7 @@ class Diagnosis:
         self.iterations = 0  # how many this is based on
         self._found: dict[FindingKind, Finding] = {}
         self._last: Ended | None = None  # not judged yet
+        self._decisions: dict[int, Decision] = {}  # by iteration: one that comes late is in use later
         self._arrived: dict[int, list[Arrivals]] = {}  # from that iteration on
         self._memberships: list[Membership] = []  # since that iteration
         self._late = LateArrivals()
@@ -54,6 +55,8 @@ class Diagnosis:
         if self._last is not None and asked.iteration <= self._last.summary.iteration:
             self._last = None  # the parameter server has begun anew, from a checkpoint
             self._arrived.clear()
+            self._decisions.clear()
+        self._decisions[asked.iteration] = asked
         self._learn(membership)
         for arrivals in report.arrivals:
             if arrivals.seconds.size and arrivals.preceding + arrivals.seconds.size <= MAX_WORKERS:
@@ -64,8 +67,7 @@ class Diagnosis:
         if summary is not None and summary.iteration >= asked.iteration:  # others are repeated
             missing = answer.missing_inputs if answer else frozenset()
             used = summary.iteration if summary.decision_iteration is None else summary.decision_iteration
-            decided = asked if asked.iteration == summary.iteration == used else None
-            self._end(Ended(summary, decided, missing, self._memberships))
+            self._end(Ended(summary, self._decisions.get(used), missing, self._memberships))
 
     def _learn(self, membership: Membership) -> None:
         if self._memberships and membership == self._memberships[-1]:

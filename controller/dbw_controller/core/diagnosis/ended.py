@@ -16,7 +16,7 @@ class Ended:
     """An iteration that ended, with what was told of it by the end of the next one."""
 
     summary: IterationSummary
-    asked: Decision | None  # None where none was made for it, or came too late
+    asked: Decision | None  # which it says was in use, perhaps an earlier iteration's; None if it is not known
     missing_inputs: frozenset[Input]
     memberships: list[Membership]  # all since it began
     arrivals: list[Arrivals] = field(default_factory=list)

@@ -38,12 +38,14 @@ def virtual_clock() -> float:
 
 
 class Store(SnapshotStore):
-    """A store whose disk can fail or, on a virtual clock, hang, and that remembers what was written."""
+    """A store whose disk can fail or, on a virtual clock, hang or be slow, and that remembers what was written."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.fails = False
         self.hangs_until = 0.0
+        self.seconds = 0.0  # that each write and deletion takes
+        self._done_at: float | None = None  # what is under way
         self.written: list[bytes] = []
 
     def write(self, name: str, data: bytes) -> None:
@@ -62,6 +64,10 @@ class Store(SnapshotStore):
             raise OSError("the disk is full")
         if self.hangs_until and virtual_clock() < self.hangs_until:
             raise DiskHangsError(self.hangs_until)
+        if self.seconds and self._done_at is None:
+            self._done_at = virtual_clock() + self.seconds
+            raise DiskHangsError(self._done_at)
+        self._done_at = None
 
 
 def served_job(disk: Disk | None = None, name: str = "resnet") -> ServedJob:

@@ -17,7 +17,7 @@ from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server.job_messages import job_message
-from dbw_controller.server.jobs import Jobs, readable
+from dbw_controller.server.jobs import STOP_SECONDS, Jobs, readable
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
 from dbw_runtime.disk_watch import HANG_SECONDS
@@ -187,6 +187,44 @@ def test_stopping_gives_a_slow_disk_its_time_but_not_one_that_hangs(tmp_path: Pa
 
     run(claims())
     run(hangs())
+
+
+def test_stopping_takes_no_longer_the_more_jobs_there_are(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 100, 100, clock=virtual_clock)
+        for number in range(100):
+            create(jobs, f"job-{number:02}").changed()
+        store.seconds = 0.9 * HANG_SECONDS
+        with pytest.raises(UnsavedError, match=r"is lost: job-01, job-02, .*, …$"):
+            await jobs.close()
+        assert virtual_clock() <= STOP_SECONDS
+        assert len(store.written) == 1, "what was written in time is not lost"
+        store.seconds = 0.0
+        await asyncio.sleep(LONG)
+        jobs.disk.close()
+
+    run(claims())
+
+
+def test_stopping_does_not_wait_for_a_deletion_that_hangs(tmp_path: Path) -> None:
+    async def claims() -> None:
+        store = Store(tmp_path)
+        jobs = Jobs(store, 100, 100, clock=virtual_clock)
+        served = create(jobs, "resnet")
+        served.changed()
+        await served.saver.save()
+        store.hangs_until = LONG
+        deleting = asyncio.ensure_future(jobs.delete(served, "deleted"))
+        await asyncio.sleep(1.0)
+        with pytest.raises(UnsavedError, match="resnet"):
+            await jobs.close()
+        with pytest.raises(DiskFailedError):
+            await deleting
+        await asyncio.sleep(LONG)
+        jobs.disk.close()
+
+    run(claims())
 
 
 def test_stopping_says_what_a_disk_that_fails_has_not_saved(tmp_path: Path) -> None:

@@ -203,6 +203,39 @@ def test_a_job_that_cannot_be_deleted_in_time_is_there_with_its_snapshot_when_th
     run(claims())
 
 
+def test_a_deletion_goes_before_the_snapshots_that_wait(saved: Saved) -> None:
+    async def claims() -> None:
+        await saved.save_first()
+        saved.store.seconds = 0.015
+        for number in range(300):
+            saved.other(f"job-{number}").changed(SAVE_ITERATIONS)
+        await asyncio.sleep(0.1)
+        before = len(saved.store.written)
+        await saved.saver.delete(lambda: None, partial(asyncio.sleep, 0))
+        assert len(saved.store.written) <= before + 1, "the one that was being written"
+        await settled()
+        assert len(saved.store.written) == 300, "nothing is lost"
+
+    run(claims())
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(300, 0.015), (5, 0.9 * DISK_SECONDS)])
+def test_however_long_deletions_wait_for_each_other_they_succeed_while_the_disk_works(
+    saved: Saved, jobs: int, seconds: float
+) -> None:
+    async def claims() -> None:
+        saved.store.seconds = seconds
+        savers = [saved.other(f"job-{number}") for number in range(jobs)]
+        for saver in savers:
+            saver.changed(SAVE_ITERATIONS)
+        await asyncio.sleep(1.0)
+        await asyncio.gather(*(saver.delete(lambda: None, saved._end) for saver in savers))
+        await settled()
+        assert saved.store.names() == []
+
+    run(claims())
+
+
 def test_a_job_whose_snapshot_cannot_be_deleted_is_saved_again(saved: Saved) -> None:
     async def claims() -> None:
         await saved.save_first()

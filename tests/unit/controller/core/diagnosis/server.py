@@ -56,6 +56,7 @@ class Server:
     change: Change = lambda report: report
     k_min: int = 1
     respects_deadlines: bool = True
+    delay: int = 0  # how many iterations late answers come
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -66,7 +67,8 @@ class Server:
         self.late: list[tuple[float, Arrivals]] = []
         self.job = Job(JobSpec(self.policy, self.k_min, sync_mode=self.sync_mode), self.membership())
         self.diagnosis = Diagnosis(self.sync_mode)
-        self.answer: Decision = self.job.decision()
+        self.answer: Decision = self.job.decision()  # the one in use
+        self.on_their_way: list[Decision] = []  # later ones
         self.cluster = self.new_cluster()
 
     def membership(self) -> Membership:
@@ -116,8 +118,12 @@ class Server:
         in_time, late = self.arrived(seconds[:k], 0, workers), []
         if self.sync_mode is not SyncMode.PUSH_INTERRUPT:
             late = [self.arrived(seconds[i : i + 1], i, workers)[0] for i in range(k, len(seconds))]
-        published = {"published_seconds": self.clock} if self.publishes else {}
-        told = {**self.training.step(k), **published, "end_cause": cause, **fields}
+        told = {**self.training.step(k), "end_cause": cause}
+        if self.publishes:
+            told["published_seconds"] = self.clock
+        if self.delay and self.answer.iteration != self.iteration:
+            told["decision_iteration"] = self.answer.iteration
+        told |= fields
         summary = IterationSummary(self.iteration, k, duration, **told)
         self.late += [(self.clock + float(arrivals.seconds[0]), arrivals) for arrivals in late]
         self.clock += duration
@@ -133,7 +139,9 @@ class Server:
         else:
             answer = self.send(Report(in_time, summary, membership))
         assert answer is not None
-        self.answer = answer
+        self.on_their_way.append(answer)
+        if len(self.on_their_way) > self.delay:
+            self.answer = self.on_their_way.pop(0)
         self.clock += self.update_seconds
 
     def run(self, count: int = 300) -> "Server":

@@ -33,21 +33,23 @@ def hanging() -> RoundTrips:
     return draw
 
 
-def server(respects_deadlines: bool, round_trips: RoundTrips, seed: int = 0) -> Server:
-    return Server(
-        WORKERS, DbwPlus(), seed, round_trips, k_min=4, respects_deadlines=respects_deadlines, change=told(loss=1.0)
-    )
+def server(respects_deadlines: bool, round_trips: RoundTrips, seed: int = 0, delay: int = 0) -> Server:
+    server = Server(WORKERS, DbwPlus(), seed, round_trips, k_min=4, change=told(loss=1.0), delay=delay)
+    server.respects_deadlines = respects_deadlines
+    return server
 
 
-def test_ignored_deadlines_are_found() -> None:
-    ignoring = server(respects_deadlines=False, round_trips=hanging()).run(125)
+@pytest.mark.parametrize("delay", [0, 1])
+def test_ignored_deadlines_are_found(delay: int) -> None:
+    ignoring = server(respects_deadlines=False, round_trips=hanging(), delay=delay).run(125)
     assert ignoring.kinds == IGNORED
     assert "End the iteration at `deadline_seconds`" in ignoring.findings[0].message
 
 
+@pytest.mark.parametrize("delay", [0, 1])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_that_respects_deadlines_has_no_finding_though_workers_hang(seed: int) -> None:
-    respecting = server(respects_deadlines=True, round_trips=hanging(), seed=seed).run(125)
+def test_one_that_respects_deadlines_has_no_finding_though_workers_hang(seed: int, delay: int) -> None:
+    respecting = server(respects_deadlines=True, round_trips=hanging(), seed=seed, delay=delay).run(125)
     assert respecting.findings == []
 
 
@@ -115,6 +117,16 @@ def test_once_may_be_an_accident() -> None:
 
 def test_a_parameter_server_that_respects_some_deadlines_knows_of_them() -> None:
     assert found(((0.1,), DEADLINE, EndCause.DEADLINE), WAITED, WAITED, WAITED) == []
+
+
+def test_the_deadline_is_that_of_the_earlier_decision_in_use() -> None:
+    def late(report: Report) -> Report:
+        assert report.summary is not None
+        earlier = max(report.summary.iteration - 1, 0)
+        return replace(report, summary=replace(report.summary, decision_iteration=earlier))
+
+    (finding,) = found(WAITED, WAITED, change=late)
+    assert finding.iterations == 2
 
 
 def test_a_deadline_of_a_decision_that_is_not_in_use_is_not_ignored() -> None:

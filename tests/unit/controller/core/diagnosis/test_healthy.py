@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from dbw_controller.core.diagnosis import FindingKind
-from dbw_controller.core.policies import Policy
+from dbw_controller.core.policies import Policy, Sync
 from dbw_controller.core.reports import Arrivals, Report
 from dbw_controller.core.spec import SyncMode
 from tests.cluster import Array, RoundTrips, exponential, shifted_exponential
@@ -44,6 +44,21 @@ def test_repeated_reports_count_once(policy: Policy, splits: bool) -> None:
     server = Server(policy=policy, repeats=True, splits=splits).run()
     assert server.findings == []
     assert server.diagnosis.iterations == 300
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=repr)
+@pytest.mark.parametrize("delay", [1, 3])
+def test_decisions_may_come_late(policy: Policy, delay: int) -> None:
+    assert Server(policy=policy, delay=delay).run().findings == []
+
+
+@pytest.mark.parametrize("delay", [1, 3])
+def test_workers_may_come_and_go_while_decisions_come_late(delay: int) -> None:
+    server = Server(8, Sync(), delay=delay)
+    for iteration in range(100):
+        server.step(server.replace_workers(6 + iteration % 3))
+        server.run(2)
+    assert server.findings == []
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
