@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from dbw_controller.server import service as controller_service
@@ -19,6 +19,7 @@ from tests.simulation.invariants import ViolationError
 from tests.simulation.nemesis import Fault, Nemesis
 from tests.simulation.world import ControllerHost, Training, World
 
+T = TypeVar("T")
 # How long an iteration may take while a worker is well, and the whole of a training after the last fault. Both are much
 # more than all time-outs together, of workers that have gone, of connections, and of attempts to reach a server.
 ITERATION_SECONDS, TRAINING_SECONDS = 120.0, 3600.0
@@ -67,6 +68,17 @@ def run_seed(seed: int, faults: list[Fault] | None = None) -> Result:
         for host in world.hosts:
             host.resources.close()
     return Result(seed, violation, world.events, steps)
+
+
+def play(world: World, scenario: Coroutine[Any, Any, T]) -> T:
+    """Let a world run until a scenario has come to its end; returns what that returns."""
+    with simulated_process(world, seed=0):
+        over = world.loop.spawn(None, scenario)
+        world.loop.run(over, world.invariants.check)
+        world.loop.bury()
+    for host in world.hosts:
+        host.resources.close()
+    return over.result()  # type: ignore[no-any-return]
 
 
 @contextmanager

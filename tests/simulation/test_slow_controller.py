@@ -10,8 +10,8 @@ import pytest
 from dbw.v1.iteration_pb2 import DECISION_REASON_BEST_RATE, Decision
 from dbw_ps.decider import Source
 from dbw_ps.remote import RemoteDecider
-from tests.simulation.run import simulated_process
-from tests.simulation.world import CONTROLLER, Training, World
+from tests.simulation.run import play
+from tests.simulation.world import CONTROLLER, World, endless_training
 
 SECONDS, WARM_UP_SECONDS, SAMPLE_SECONDS = 12.0, 1.0, 0.003
 ITERATION_SECONDS = 0.04  # about
@@ -39,12 +39,7 @@ def simulated(
     from_the_start: bool = False,
 ) -> Progress:
     """Let a world with one training run; it is disturbed as soon as that is warm, or from the start."""
-    world = World(0, folder)
-    training = Training(world, 0, workers=3)
-    world.trainings.append(training)
-    options, fixed = training.options, {"controller": controller, "policy": policy, "sync_mode": "push-wait"}
-    endless = {"iterations": 10**6, "checkpoint_dir": None, "resume": False, "training_log": None}
-    training.options = lambda: options(**fixed, **endless, min_workers=3)
+    world, training = endless_training(folder, workers=3, controller=controller, policy=policy)
 
     async def scenario() -> Progress:
         if from_the_start:
@@ -72,13 +67,7 @@ def simulated(
         behind = 0 if decision is None else training.iteration - decision.iteration
         return Progress(training.iteration - first, sources, decision, behind)
 
-    with simulated_process(world, 0):
-        over = world.loop.spawn(None, scenario())
-        world.loop.run(over, world.invariants.check)
-        world.loop.bury()
-    for host in world.hosts:
-        host.resources.close()
-    return over.result()  # type: ignore[no-any-return]
+    return play(world, scenario())
 
 
 def delay(seconds: float) -> Callable[[World], object]:

@@ -264,3 +264,14 @@ class WorkerHost(Host):
         self.worker = SimulatedWorker(self.name, self.training.address, self.world.network, self.world.random)
         self.worker.others_are_known = partial(self.training.knows_others, self.name)
         await self.worker.run()
+
+
+def endless_training(folder: Path, workers: int, **options: Any) -> tuple[World, Training]:
+    """A world with one training, which begins when all its workers are there, and nothing is saved."""
+    world = World(0, folder)
+    training = Training(world, 0, workers)
+    world.trainings.append(training)
+    fixed = {"sync_mode": "push-wait", "iterations": 10**6, "min_workers": workers}
+    unsaved = {"checkpoint_dir": None, "resume": False, "training_log": None}
+    training.options = partial(training.options, **fixed, **unsaved, **options)
+    return world, training
