@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from dbw_ps.aggregate import Moments
 from dbw_ps.checkpointing import Checkpointing
-from dbw_ps.collector import GradientCollector, NoUsableGradientsError
+from dbw_ps.collector import GradientCollector
 from dbw_ps.decider import Decider, FinishedIteration
 from dbw_ps.decisions import make_decider
 from dbw_ps.log_writer import LogWriter
@@ -92,7 +92,7 @@ class Trainer:
         try:
             while self._final is None and await self._iterate(decider, start_over):
                 pass
-        except NoUsableGradientsError:
+        except Exception:  # the caller says what it was; what was learnt until then may be good
             await self._save_last(decider)
             raise
         await self._save_last(decider)
@@ -159,10 +159,10 @@ class Trainer:
         if end is None:
             return False
         ended = self.now()
+        losses = self._collector.take_losses()
+        loss = self._progress.ended(losses, ended - self._began, self._collector.usual_norms)
         moments, arrivals = await self._collector.finish(self._compute)
         aggregated = self.now()
-        losses = self._collector.take_losses()
-        loss = self._progress.ended(losses, aggregated - self._began, self._collector.usual_norms)
         moments = moments._replace(loss=loss)
         optimiser = self._state.optimiser  # whose rates are those before the step, which changes them
         rates = optimiser.learning_rate, optimiser.effective_learning_rate(moments.mean_squared_norm)
@@ -186,6 +186,7 @@ class Trainer:
     def _update(self, moments: Moments) -> tuple[Publication, dict[str, float]]:
         begin = self.now()
         self._state.optimiser.step(moments.mean_squared_norm)
+        self._progress.model_is_behind = False
         updated = self.now()
         publication = self._serialise()
         return publication, {"update": updated - begin, "publish": self.now() - updated}
