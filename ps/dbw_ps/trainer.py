@@ -16,6 +16,7 @@ from dbw_ps.metrics import Metrics
 from dbw_ps.options import PsOptions
 from dbw_ps.progress import Status, TrainingState
 from dbw_ps.publisher import Publication, Publisher, serialise
+from dbw_ps.rounds import Fate
 from dbw_runtime.server import UnsavedError
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,10 @@ class Trainer:
         self._collector.wake()
         if self._decider is not None:
             self._decider.set_workers(self._collector.live)
+
+    def gradient_lost(self, member: Member, version: int) -> None:
+        """The upload of a gradient has broken off."""
+        self._collector.failed(member, version, Fate.LOST)
 
     async def prepare(self) -> None:
         """Make sure, before anything is changed, that a training without a checkpoint is a new one."""
