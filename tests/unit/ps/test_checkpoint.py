@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -359,7 +360,19 @@ def test_a_disk_without_room_for_checkpoints_of_earlier_hours_still_takes_new_on
     for iteration in range(5):  # two of which fit
         os.utime(folder.write(iteration, state(iteration, 15_000)), (3600 * iteration, 3600 * iteration))
     assert newest_iteration(folder, 15_000) == 4
-    assert "the checkpoints of earlier hours were deleted" in caplog.text
+    assert "the oldest checkpoint of an earlier hour was deleted" in caplog.text
+    folder.close()
+
+
+def test_on_a_full_disk_no_more_checkpoints_of_earlier_hours_are_deleted_than_is_needed(small_disk: Path) -> None:
+    folder = CheckpointFolder(small_disk, keep=1, keep_hours=24)
+    for iteration in range(4):
+        os.utime(folder.write(iteration, state(iteration)), (3600 * iteration, 3600 * iteration))
+    with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(bytes(1024))
+    folder.write(4, state(4))
+    assert names(small_disk) == [*(name(iteration) for iteration in (1, 2, 3, 4)), "filler"]
     folder.close()
 
 
