@@ -25,6 +25,7 @@ from dbw_runtime.durable import (
     atomic_write,
     flush,
     lock_folder,
+    require_lock,
     set_aside,
     unusable,
 )
@@ -57,6 +58,7 @@ class CheckpointFolder:
         assert 0 <= iteration < 10**12
         assert "format_version" not in state
         path = self._path / f"checkpoint-{iteration:012}.pt"
+        require_lock(self._path, self._lock)
         while not self._is_written(path, iteration, state):
             log.warning("the disk of %s is full: the oldest checkpoint of an earlier hour was deleted", self._path)
         self._losses[path] = loss_of(state.get("losses", ()))
@@ -175,7 +177,7 @@ class CheckpointWriter:
         except Exception as error:  # training goes on whatever is wrong with the disk, or with us
             self.failures += 1
             self._retry_time = self._clock() + RETRY_SECONDS
-            reason = None if isinstance(error, OSError) else error
+            reason = None if isinstance(error, OSError | FolderError) else error
             log.error("the checkpoint of iteration %d cannot be written: %s", iteration, error, exc_info=reason)
             return False
         self._safe_iteration, self._safe_time, self._retry_time = iteration, begin, None

@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -374,6 +375,25 @@ def test_on_a_full_disk_no_more_checkpoints_of_earlier_hours_are_deleted_than_is
     folder.write(4, state(4))
     assert names(small_disk) == [*(name(iteration) for iteration in (1, 2, 3, 4)), "filler"]
     folder.close()
+
+
+def test_a_folder_that_was_replaced_while_it_was_used_is_left_to_its_new_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "checkpoints"
+    first = CheckpointFolder(path)
+    first.write(50, state(50))
+    shutil.rmtree(path)
+    writer = CheckpointWriter(first, every_iterations=1, every_seconds=0)
+    assert not writer.write(51, state(51))
+    second = CheckpointFolder(path)
+    second.write(100, state(100))
+    assert not writer.write(60, state(60))
+    assert names(path) == [name(100)]
+    assert writer.failures == 2
+    assert [record.exc_info for record in caplog.records if record.levelno == logging.ERROR] == [None, None]
+    first.close()
+    second.close()
 
 
 def test_a_disk_that_fails_to_read_is_no_reason_to_set_a_checkpoint_aside(
