@@ -19,7 +19,16 @@ from typing import IO, Any
 import torch
 
 from dbw_ps.retention import Saved, kept, loss_of
-from dbw_runtime.durable import TEMPORARY, FolderError, atomic_write, flush, lock_folder, set_aside, unusable
+from dbw_runtime.durable import (
+    TEMPORARY,
+    FolderError,
+    atomic_write,
+    flush,
+    lock_folder,
+    require_lock,
+    set_aside,
+    unusable,
+)
 
 log = logging.getLogger(__name__)
 FORMAT_VERSION = 1
@@ -44,20 +53,27 @@ class CheckpointFolder:
         """Add the checkpoint of an iteration. Others stay until it is complete, and then those that are to be kept.
 
         Checkpoints of later iterations are those of a training that was abandoned for this one, and are set aside.
+        On a full disk those of earlier hours are deleted, the oldest first, until there is room.
         """
         assert 0 <= iteration < 10**12
         assert "format_version" not in state
         path = self._path / f"checkpoint-{iteration:012}.pt"
-        try:
-            self._write(path, iteration, state)
-        except OSError as error:
-            if error.errno not in FULL or not self._delete_old(keep_hours=0):
-                raise
-            log.warning("the disk of %s is full: the checkpoints of earlier hours were deleted", self._path)
-            self._write(path, iteration, state)
+        require_lock(self._path, self._lock)
+        while not self._is_written(path, iteration, state):
+            log.warning("the disk of %s is full: the oldest checkpoint of an earlier hour was deleted", self._path)
         self._losses[path] = loss_of(state.get("losses", ()))
         self._delete_old(self._keep_hours)
         return path
+
+    def _is_written(self, path: Path, iteration: int, state: dict[str, Any]) -> bool:
+        """Write a file, or delete another one if there is no room for it; returns whether it is written."""
+        try:
+            self._write(path, iteration, state)
+        except OSError as error:
+            if error.errno not in FULL or not self._delete_old(keep_hours=0, at_most=1):
+                raise
+            return False
+        return True
 
     def _write(self, path: Path, iteration: int, state: dict[str, Any]) -> None:
         with atomic_write(path) as file:
@@ -68,17 +84,17 @@ class CheckpointFolder:
                     aside = set_aside(other, "abandoned")
                     log.warning("training goes on from before a checkpoint, which was set aside as %s", aside)
 
-    def _delete_old(self, keep_hours: int) -> int:
-        """Delete what is not to be kept; returns how many checkpoints that were."""
+    def _delete_old(self, keep_hours: int, at_most: int | None = None) -> int:
+        """Delete what is not to be kept, the oldest first; returns how many checkpoints that were."""
         deleted = 0
         try:
             found = {path: Saved(iteration, path.stat().st_mtime, self._loss(path)) for iteration, path in self._all()}
             stay = kept(found.values(), self._keep, keep_hours)
-            for path, saved in found.items():
-                if saved.iteration not in stay:
-                    path.unlink(missing_ok=True)
-                    self._losses.pop(path, None)
-                    deleted += 1
+            old = [path for path, saved in found.items() if saved.iteration not in stay]
+            for path in old[::-1][:at_most]:
+                path.unlink(missing_ok=True)
+                self._losses.pop(path, None)
+                deleted += 1
         except OSError as error:
             log.warning("old checkpoints cannot be deleted: %s", error)
         return deleted
@@ -161,7 +177,7 @@ class CheckpointWriter:
         except Exception as error:  # training goes on whatever is wrong with the disk, or with us
             self.failures += 1
             self._retry_time = self._clock() + RETRY_SECONDS
-            reason = None if isinstance(error, OSError) else error
+            reason = None if isinstance(error, OSError | FolderError) else error
             log.error("the checkpoint of iteration %d cannot be written: %s", iteration, error, exc_info=reason)
             return False
         self._safe_iteration, self._safe_time, self._retry_time = iteration, begin, None

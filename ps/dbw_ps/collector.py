@@ -88,8 +88,8 @@ class GradientCollector:
         member.late += 1
 
     def completed(self, member: Member, version: int, interrupted: bool) -> None:
-        """A worker is done with a gradient that it does not send."""
-        if not interrupted:
+        """A worker is done with a gradient that it does not send. One that was interrupted has not finished it."""
+        if not interrupted or self.verdict(member, version) is Verdict.USED:  # else it is waited for
             self._rounds.complete(member.number, version, self.now())
         member.late += 1
         self._changed.set()

@@ -7,6 +7,7 @@ import torch
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps.aggregate import WholeGradient
+from dbw_ps.losses import LARGEST_LOSS, is_sensible
 from dbw_ps.members import SessionNotFoundError
 from dbw_ps.messages import TYPES
 from dbw_ps.model import Layout
@@ -34,7 +35,7 @@ class MalformedError(RejectedError):
 
 
 class NotFiniteError(RejectedError):
-    """A gradient has elements, or a loss, that are not finite."""
+    """A gradient has elements, or a loss, that are not finite, or absurd."""
 
     outcome = pb.GRADIENT_OUTCOME_NOT_FINITE
 
@@ -54,8 +55,8 @@ class IncomingGradient:
     """A gradient that is being received. Its pieces stay as they came, until it is known whether it counts."""
 
     def __init__(self, header: pb.GradientHeader, layout: Layout) -> None:
-        if header.HasField("loss") and not math.isfinite(header.loss):
-            raise NotFiniteError(f"its loss is {header.loss}")
+        if header.HasField("loss") and not is_sensible(header.loss):
+            raise NotFiniteError(f"its loss is {header.loss:g}, which is not finite, or beyond {LARGEST_LOSS:g}")
         if header.type not in TYPES:
             raise MalformedError(f"type is {header.type}, which this server does not know")
         self.header, self.type = header, TYPES[header.type]

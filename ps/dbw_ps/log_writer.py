@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from dbw_ps.training_log import TrainingLog
+from dbw_ps.training_log import TrainingLog, encode
 from dbw_runtime.disk_watch import DiskWatch
 
 log = logging.getLogger(__name__)
-MAX_WAITING = 10_000  # lines that wait in memory while the disk fails or hangs; later ones are dropped
+# Bytes of lines that wait in memory while the disk fails or hangs; later ones are dropped. Until they are written they
+# take several times as much memory as in the file.
+MAX_WAITING_BYTES = 2**24
 RETRY_SECONDS = 1.0
 
 
@@ -21,7 +23,8 @@ class LogWriter:
 
     def __init__(self, file: TrainingLog, disk: DiskWatch) -> None:
         self._file, self._disk = file, disk
-        self._waiting: deque[Mapping[str, Any]] = deque()
+        self._waiting: deque[tuple[Mapping[str, Any], int]] = deque()  # and how many bytes they will be in the file
+        self._taken_bytes = self._written_bytes = 0  # the thread counts what it has written
         self._thread = ThreadPoolExecutor(1, "training log")
         self._is_queued = False  # whether the thread will look at what waits, but does not yet
         self._is_dropping = False
@@ -34,14 +37,16 @@ class LogWriter:
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Add a line, as soon as the disk takes it."""
-        is_full = len(self._waiting) >= MAX_WAITING
+        size = len(encode(entry))
+        is_full = self._taken_bytes - self._written_bytes + size > MAX_WAITING_BYTES
         if is_full and not self._is_dropping:
-            log.error("lines of the training log are dropped: %d of them wait for the disk", MAX_WAITING)
+            log.error("lines of the training log are dropped: %d of them wait for the disk", len(self._waiting))
         self._is_dropping = is_full
         if is_full:
             self.dropped += 1
         else:
-            self._waiting.append(entry)
+            self._taken_bytes += size
+            self._waiting.append((entry, size))
         if not self._is_queued:
             self._is_queued = True
             self._in_thread(self._write_waiting)
@@ -63,12 +68,14 @@ class LogWriter:
     def _in_thread(self, work: Callable[[], bool]) -> "asyncio.Future[bool]":
         writing = asyncio.get_running_loop().run_in_executor(self._thread, work)
         self._disk.watch("the training log", writing)
-        return writing
+        return asyncio.shield(writing)  # the thread goes on, and is watched, when nobody waits for it any more
 
     def _write_waiting(self) -> bool:
         self._is_queued = False
         while self._waiting:
-            if not self._file.write(self._waiting[0]):
+            entry, size = self._waiting[0]
+            if not self._file.write(entry):
                 return False
             self._waiting.popleft()
+            self._written_bytes += size
         return True

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median_high, median_low
 
+LARGEST_LOSS = 1e30  # either way: what is larger is nonsense, and sums of it may overflow
 LOSSES = 10  # a single iteration's loss is noisy: this many are looked at
 MIN_WORKERS = 3  # of this many one may be wrong, and most are right
 MAX_ITERATIONS = 100  # to look at until this many have said something: who is silent in all of them is not asked
@@ -14,13 +15,14 @@ class Losses:
     """What workers, by their numbers, said in the last iterations: in `LOSSES`, or until `MIN_WORKERS` have said it."""
 
     def __init__(self, recent: Sequence[Mapping[int, float]] = ()) -> None:
-        self.recent = [dict(losses) for losses in recent]
+        self.recent = [sensible for losses in recent if (sensible := _sensible(losses))]
 
     def add(self, losses: Mapping[int, float]) -> list[float]:
         """Take note of what workers say in an iteration; returns the losses that can be averaged."""
+        losses = _sensible(losses)
         if not losses:
             return []
-        self.recent.append(dict(losses))
+        self.recent.append(losses)
         while len(self.recent) > LOSSES and (
             len(self.recent) > MAX_ITERATIONS or len(_workers(self.recent[1:])) >= MIN_WORKERS
         ):
@@ -44,6 +46,15 @@ class Losses:
             for worker, loss in losses.items():
                 told.setdefault(worker, []).append(loss)
         return [losses[-LOSSES:] for losses in told.values()]
+
+
+def is_sensible(loss: float) -> bool:
+    """Whether a loss can be one at all: it is finite, and not absurd."""
+    return abs(loss) <= LARGEST_LOSS
+
+
+def _sensible(losses: Mapping[int, float]) -> dict[int, float]:
+    return {worker: loss for worker, loss in losses.items() if is_sensible(loss)}
 
 
 def _workers(iterations: Sequence[Mapping[int, float]]) -> set[int]:

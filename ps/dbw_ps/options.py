@@ -70,7 +70,9 @@ class PsOptions(ServerOptions):
     )
     resume: bool = option(False, "go on from the newest checkpoint, if there is one")
     fresh: bool = option(
-        False, "where --resume finds no checkpoint, begin again even if the log or the controller's job is further"
+        False,
+        "where --resume finds no checkpoint, begin again even if the log or the controller's job is further;"
+        " remove it once training has begun",
     )
     training_log: Path | None = option(None, "a file for a line of JSON about every iteration")
 

@@ -19,7 +19,8 @@ class UsualNorm:
     """The median over workers of the median of each one's last norms.
 
     Norms that are far above it count too. So one worker of three or more cannot move it, whatever it sends, but a
-    change that most workers see is followed at their second norm.
+    change that most workers see is followed at their second norm. Of two workers the one with the smaller norms can
+    move it, and the other one is compared with what it sent itself before that.
     """
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
@@ -27,6 +28,7 @@ class UsualNorm:
         self._norms: dict[int, deque[float]] = {}  # of each worker; the one whose last norm is oldest comes first
         self._medians: dict[int, float] = {}
         self._sorted: list[float] = []  # the medians
+        self._agreed: dict[int, float] = {}  # of each worker, the last that was usual beside those of others
         self._count = 0
         self._last: dict[int, int] = {}  # the count at each worker's last norm
         for worker, norm in (state or {}).get("workers", {}).items():
@@ -34,11 +36,12 @@ class UsualNorm:
         if self._sorted:
             assert state is not None
             self.value, self._count = state["usual"], max(self._count, MIN_NORMS)
+            self._agreed.update(state.get("agreed", {}))
 
     @property
     def state(self) -> dict[str, Any]:
         """All that is needed to go on from here later."""
-        return {"usual": self.value, "workers": dict(self._medians)}
+        return {"usual": self.value, "workers": dict(self._medians), "agreed": dict(self._agreed)}
 
     @property
     def workers(self) -> Set[int]:
@@ -64,6 +67,14 @@ class UsualNorm:
         self._count += 1
         self._last[worker] = self._count
 
+    def is_exceeded(self, worker: int, norm: float, max_ratio: float) -> bool:
+        """Whether a norm, which the worker has just sent, is more than this many times what is usual."""
+        if norm <= max_ratio * self.value:
+            if norm and len(self._norms) > 1:
+                self._agreed[worker] = min(norm, self._medians[worker])
+            return False
+        return len(self._norms) != 2 or norm > max_ratio * self._agreed.get(worker, 0.0)
+
     def _is_forgotten(self, worker: int) -> bool:
         return self._count - self._last[worker] > REMEMBERED_NORMS * len(self._norms)
 
@@ -76,6 +87,7 @@ class UsualNorm:
         self._forget_median(worker)
         self._norms.pop(worker, None)
         self._last.pop(worker, None)
+        self._agreed.pop(worker, None)
 
     def keep_only(self, workers: Set[int]) -> None:
         """Go by what these workers have sent lately."""
@@ -103,7 +115,7 @@ class Outliers:
         problem = None
         for (name, usual), norm in zip(self._usual.items(), (gradient, buffers), strict=True):
             usual.add(worker, norm)
-            if self._max_ratio and norm > self._max_ratio * usual.value:
+            if self._max_ratio and usual.is_exceeded(worker, norm, self._max_ratio):
                 problem = f"the norm of its {name} is {norm:.3g}, and usually it is {usual.value:.3g}"
         return problem
 

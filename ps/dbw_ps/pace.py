@@ -82,7 +82,8 @@ class Pace:
 
     def find_stalled(self, now: float, timeout: float, usual_longest: float) -> bool:
         """Whether the gradient under way takes far longer than this worker ever took or, at first, most workers."""
-        if self._is_first or self.longest is None or not (self._is_sent or self._began is not None):
+        is_on_its_way = self._began is None and self.version == self._newest and not self._is_sent
+        if self._is_first or self.longest is None or is_on_its_way:
             limit = max(FIRST_TIMEOUTS * timeout, STALLED_FACTOR * usual_longest)
         else:
             limit = max(timeout, STALLED_FACTOR * self.longest)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from dbw_ps.decider import Source
-from dbw_ps.losses import LOSSES, Losses
+from dbw_ps.losses import LOSSES, Losses, is_sensible
 from dbw_ps.model import FlatModel
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
@@ -23,6 +23,7 @@ class Progress:
     losses: list[float] = field(default_factory=list)  # of the last iterations
     usual_norms: Mapping[str, Any] = field(default_factory=dict)  # of gradients, see `Outliers`
     told: Losses = field(default_factory=Losses)  # by each worker
+    model_is_behind: bool = False  # an iteration has ended, and the model's update for it is not complete
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
@@ -38,7 +39,8 @@ class Progress:
     def of(cls, state: Mapping[str, Any]) -> Self:
         """Go on from a checkpoint; earlier versions wrote less."""
         told = Losses(state.get("told_losses", ()))
-        return cls(state["iteration"], state["seconds"], state["losses"], state.get("usual_norms", {}), told)
+        losses = list(filter(is_sensible, state["losses"]))
+        return cls(state["iteration"], state["seconds"], losses, state.get("usual_norms", {}), told)
 
     @property
     def loss(self) -> float | None:
@@ -60,7 +62,7 @@ class Progress:
     def ended(self, losses: Mapping[int, float], seconds: float, usual_norms: Mapping[str, Any]) -> float | None:
         """An iteration has ended, whose workers told these losses; returns the mean of those that make sense."""
         plausible = self.told.add(losses)
-        self.iteration += 1
+        self.iteration, self.model_is_behind = self.iteration + 1, True
         self.seconds, self.usual_norms = seconds, usual_norms
         if not plausible:
             return None
@@ -94,8 +96,11 @@ class TrainingState:
     is_resumed: bool = False  # from a checkpoint of a training that had begun: the first one of all has no workers
 
     def capture(self, workers: dict[str, int]) -> dict[str, Any] | None:
-        """All that a training needs to go on, in copies; None if it has diverged, and nobody could go on from here."""
-        if not self.model.vector.isfinite().all():
+        """All that a training needs to go on, in copies; None if nobody could go on from here.
+
+        That is so if it has diverged, or if an update has failed half-way.
+        """
+        if self.progress.model_is_behind or not self.model.vector.isfinite().all():
             return None
         return {
             **self.progress.state(),

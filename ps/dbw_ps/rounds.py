@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 MAX_ATTEMPTS = 3  # if the gradients of all workers are rejected this often in one iteration, training has failed
 # A worker that has lost n gradients in a row on their way, at least this many, is left out for 2ⁿ iterations, so that
-# one whose uploads always stall costs the others next to nothing; and for this many at most.
+# one whose uploads always stall costs the others next to nothing; and for this many at most. Late gradients are not
+# received whole and say nothing about uploads; neither does a worker that leaves while it sends nothing.
 MAX_LOST_IN_A_ROW, MAX_ITERATIONS_LEFT_OUT = 3, 1024
 # Late gradients of iterations that ended longer ago are still late, but nobody asks when they came.
 REMEMBERED_ITERATIONS = 256
@@ -45,7 +46,7 @@ class Fate(Enum):
     LATE = "late"
     REJECTED = "rejected"  # it cannot be used, whenever it comes; the worker goes on with newer parameters
     OUTLIER = "outlier"  # it is much longer than others, and may be right all the same
-    LOST = "lost"  # broken off, or the worker died; it may come again
+    LOST = "lost"  # broken off, or the worker is gone; it may come again
 
 
 class End(NamedTuple):
@@ -156,7 +157,7 @@ class Rounds:
     def leave(self, worker: int) -> None:
         """A worker is gone."""
         if self._current is not None and worker not in self._current.fates:
-            self._lose(self._current, worker, Fate.LOST)
+            self._note(self._current, worker, Fate.LOST)
 
     def verdict(self, worker: int, version: int) -> Verdict:
         """What would become of a gradient that arrived now."""
@@ -190,17 +191,21 @@ class Rounds:
             self._rounds[version].fates[worker] = Fate.LATE
 
     def fail(self, worker: int, version: int, fate: Fate) -> None:
-        """A gradient was rejected, or lost."""
+        """A gradient was rejected, or its upload broke off: it is lost."""
         its = self._rounds.get(version)
-        if its is not None and its.fates.get(worker) not in (Fate.USED, Fate.LATE):
-            self._lose(its, worker, fate)
+        if its is None or its.fates.get(worker) in (Fate.USED, Fate.LATE):
+            return
+        self._note(its, worker, fate)
+        if fate is Fate.LOST:
+            self._count_lost(worker)
+        else:  # it came in whole
+            self._forget_lost(worker)
 
-    def _lose(self, its: Round, worker: int, fate: Fate) -> None:
+    def _note(self, its: Round, worker: int, fate: Fate) -> None:
         its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
-        if fate is not Fate.LOST:  # it came in whole
-            self._forget_lost(worker)
-            return
+
+    def _count_lost(self, worker: int) -> None:
         self._lost_in_a_row[worker] += 1
         if (lost := self._lost_in_a_row[worker]) >= MAX_LOST_IN_A_ROW:
             self._left_out_until[worker] = self._next + min(2**lost, MAX_ITERATIONS_LEFT_OUT)

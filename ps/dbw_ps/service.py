@@ -262,22 +262,24 @@ class ParameterServerService:
         seconds = header.compute_seconds if header.HasField("compute_seconds") else None
         member.pace.finish(header.version, seconds, self._now())
         self._made_progress(member)
+        sessions = member.sessions
         try:
             with self._serving(member, call):
                 outcome, message = await self._intake.take(member, header, piece, call)
         except BaseException as error:
             is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
-            if not is_stopping and self._members.is_open(header.session):
-                self._lost_gradient(member, error)
+            if not is_stopping and member.sessions == sessions:  # else it has joined again, and is expected to send it
+                self._lost_gradient(member, header, error)
             raise
         return pb.PushGradientResponse(outcome=outcome, message=message, version=self._version)
 
-    def _lost_gradient(self, member: Member, error: BaseException) -> None:
+    def _lost_gradient(self, member: Member, header: pb.GradientHeader, error: BaseException) -> None:
         """Let a worker begin again whose gradient was lost on its way: it might wait for newer parameters for ever."""
-        member.lost += 1
+        self._trainer.gradient_lost(member, header.version)
         self._metrics.gradients.labels("lost").inc()
         log.warning("a gradient was lost: %s", str(error) or "its worker has gone", extra=self._about(member))
-        self._start_over(member.number, "a gradient was lost")
+        if self._members.is_open(header.session):
+            self._start_over(member.number, "a gradient was lost")
 
     async def notify_completion(self, request: pb.NotifyCompletionRequest, call: Call) -> pb.NotifyCompletionResponse:
         """Take note of a gradient that is not sent."""

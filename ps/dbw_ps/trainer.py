@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from dbw_ps.aggregate import Moments
 from dbw_ps.checkpointing import Checkpointing
-from dbw_ps.collector import GradientCollector, NoUsableGradientsError
+from dbw_ps.collector import GradientCollector
 from dbw_ps.decider import Decider, FinishedIteration
 from dbw_ps.decisions import make_decider
 from dbw_ps.log_writer import LogWriter
@@ -16,6 +16,7 @@ from dbw_ps.metrics import Metrics
 from dbw_ps.options import PsOptions
 from dbw_ps.progress import Status, TrainingState
 from dbw_ps.publisher import Publication, Publisher, serialise
+from dbw_ps.rounds import Fate
 from dbw_runtime.server import UnsavedError
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,10 @@ class Trainer:
         if self._decider is not None:
             self._decider.set_workers(self._collector.live)
 
+    def gradient_lost(self, member: Member, version: int) -> None:
+        """The upload of a gradient has broken off."""
+        self._collector.failed(member, version, Fate.LOST)
+
     async def prepare(self) -> None:
         """Make sure, before anything is changed, that a training without a checkpoint is a new one."""
         if self._checkpoints is not None:
@@ -92,7 +97,7 @@ class Trainer:
         try:
             while self._final is None and await self._iterate(decider, start_over):
                 pass
-        except NoUsableGradientsError:
+        except Exception:  # the caller says what it was; what was learnt until then may be good
             await self._save_last(decider)
             raise
         await self._save_last(decider)
@@ -159,10 +164,10 @@ class Trainer:
         if end is None:
             return False
         ended = self.now()
+        losses = self._collector.take_losses()
+        loss = self._progress.ended(losses, ended - self._began, self._collector.usual_norms)
         moments, arrivals = await self._collector.finish(self._compute)
         aggregated = self.now()
-        losses = self._collector.take_losses()
-        loss = self._progress.ended(losses, aggregated - self._began, self._collector.usual_norms)
         moments = moments._replace(loss=loss)
         optimiser = self._state.optimiser  # whose rates are those before the step, which changes them
         rates = optimiser.learning_rate, optimiser.effective_learning_rate(moments.mean_squared_norm)
@@ -186,6 +191,7 @@ class Trainer:
     def _update(self, moments: Moments) -> tuple[Publication, dict[str, float]]:
         begin = self.now()
         self._state.optimiser.step(moments.mean_squared_norm)
+        self._progress.model_is_behind = False
         updated = self.now()
         publication = self._serialise()
         return publication, {"update": updated - begin, "publish": self.now() - updated}

@@ -48,7 +48,7 @@ class TrainingLog:
 
         It has an integer `iteration`. NaN and infinity become null. If the disk fails, the file stays as it was.
         """
-        line = msgspec.json.encode(entry, enc_hook=_plain) + b"\n"
+        line = encode(entry)
         try:
             size = os.fstat(self._file).st_size
             try:
@@ -84,6 +84,11 @@ class TrainingLog:
         if not self._failing:
             log.error("the training log %s cannot be written, lines wait in memory: %s", self._path, error)
         self._failing = True
+
+
+def encode(entry: Mapping[str, Any]) -> bytes:
+    """An entry as a line."""
+    return msgspec.json.encode(entry, enc_hook=_plain) + b"\n"
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ class DiskWatch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[str, float] = {}  # when each write began, by what is written
+        self._writes: dict[str, asyncio.Future[Any]] = {}
 
     @property
     def busy_seconds(self) -> float:
@@ -23,16 +24,20 @@ class DiskWatch:
         return max((self._clock() - since for since in tuple(self._since.values())), default=0.0)
 
     def watch(self, what: str, writing: "asyncio.Future[Any]") -> None:
-        """Watch a write until it is done, unless one of the same kind is being watched."""
-        if what in self._since:
+        """Watch a write until it is done. It begins when an earlier one of the same kind is done, in the same thread.
+
+        A cancelled future counts as done, though its thread goes on: give one that nobody cancels.
+        """
+        if what in self._writes:
+            self._writes[what].add_done_callback(lambda _: None if writing.done() else self.watch(what, writing))
             return
-        self._since[what] = self._clock()
+        self._since[what], self._writes[what] = self._clock(), writing
         warning = asyncio.get_running_loop().call_later(
             HANG_SECONDS, log.warning, "the disk hangs: %s has taken more than %g s", what, HANG_SECONDS
         )
 
         def done(_: "asyncio.Future[Any]") -> None:
             warning.cancel()
-            del self._since[what]
+            del self._since[what], self._writes[what]
 
         writing.add_done_callback(done)

@@ -127,6 +127,7 @@ REJECTED = {
     "the last element is infinite": (spoilt(-1, -math.inf), pb.GRADIENT_OUTCOME_NOT_FINITE),
     "the loss is NaN": (with_header(loss=math.nan), pb.GRADIENT_OUTCOME_NOT_FINITE),
     "the loss is infinite": (with_header(loss=math.inf), pb.GRADIENT_OUTCOME_NOT_FINITE),
+    "the loss is finite and absurd": (with_header(loss=1.7e308), pb.GRADIENT_OUTCOME_NOT_FINITE),
     "the header says another size": (with_header(total_bytes=8), pb.GRADIENT_OUTCOME_MALFORMED),
     "the header says no size": (with_header(total_bytes=0), pb.GRADIENT_OUTCOME_MALFORMED),
     "the header says a monstrous size": (with_header(total_bytes=2**63), pb.GRADIENT_OUTCOME_MALFORMED),

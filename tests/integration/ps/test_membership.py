@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import training_log
+from dbw_ps.rounds import MAX_LOST_IN_A_ROW
 from dbw_runtime.channel import Connection
 from tests.reports import failure
 from tests.servers import PATIENCE, ParameterServer, parameter_server, wait_until
@@ -114,6 +115,38 @@ def test_a_worker_that_falls_silent_within_a_gradient_times_out_and_loses_one(tm
         assert is_close(worker.seen[1], trained(worker.seen[0], [worker.number], [0]))
     entry = next(training_log.read(path))
     assert (entry["k"], entry["lost_gradients"]) == (1, 1)
+
+
+def test_a_worker_whose_session_ends_within_gradients_again_and_again_is_left_out() -> None:
+    """As that of one whose heartbeats no longer come, either, as soon as it sends much."""
+    with (
+        parameter_server(*TINY, "--policy", "sync", "--min-workers", "2") as server,
+        working(server.target, 1, Pace(0)),
+        Rogue(server.target) as rogue,
+    ):
+        rogue.wait_until_expected(workers=2)
+        for _ in range(MAX_LOST_IN_A_ROW):
+            push = rogue.begin_push()
+            push.send(rogue.half(0, torch.ones(39)))
+            wait_until(lambda: "dbw_ps_staged_gradients 1.0" in server.metrics())
+            rogue.leave()
+            with pytest.raises(grpc.RpcError):
+                push.call.result(timeout=PATIENCE)
+            rogue.rejoin()
+        assert rogue.push_gradient(0, torch.ones(39)).outcome == pb.GRADIENT_OUTCOME_LEFT_OUT
+
+
+def test_a_worker_that_leaves_and_joins_again_and_again_is_not_left_out() -> None:
+    with (
+        parameter_server(*TINY, "--policy", "sync", "--min-workers", "2") as server,
+        working(server.target, 1, Pace(0)),
+        Rogue(server.target) as rogue,
+    ):
+        rogue.wait_until_expected(workers=2)
+        for _ in range(MAX_LOST_IN_A_ROW):
+            rogue.leave()
+            rogue.rejoin()
+        assert rogue.push_gradient(0, torch.ones(39)).outcome == pb.GRADIENT_OUTCOME_USED
 
 
 def test_sixty_four_workers_that_join_at_once_train_together(tmp_path: Path) -> None:

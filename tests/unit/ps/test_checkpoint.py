@@ -5,10 +5,12 @@ import logging
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -359,8 +361,39 @@ def test_a_disk_without_room_for_checkpoints_of_earlier_hours_still_takes_new_on
     for iteration in range(5):  # two of which fit
         os.utime(folder.write(iteration, state(iteration, 15_000)), (3600 * iteration, 3600 * iteration))
     assert newest_iteration(folder, 15_000) == 4
-    assert "the checkpoints of earlier hours were deleted" in caplog.text
+    assert "the oldest checkpoint of an earlier hour was deleted" in caplog.text
     folder.close()
+
+
+def test_on_a_full_disk_no_more_checkpoints_of_earlier_hours_are_deleted_than_is_needed(small_disk: Path) -> None:
+    folder = CheckpointFolder(small_disk, keep=1, keep_hours=24)
+    for iteration in range(4):
+        os.utime(folder.write(iteration, state(iteration)), (3600 * iteration, 3600 * iteration))
+    with (small_disk / "filler").open("wb", buffering=0) as filler, suppress(OSError):
+        while True:
+            filler.write(bytes(1024))
+    folder.write(4, state(4))
+    assert names(small_disk) == [*(name(iteration) for iteration in (1, 2, 3, 4)), "filler"]
+    folder.close()
+
+
+def test_a_folder_that_was_replaced_while_it_was_used_is_left_to_its_new_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "checkpoints"
+    first = CheckpointFolder(path)
+    first.write(50, state(50))
+    shutil.rmtree(path)
+    writer = CheckpointWriter(first, every_iterations=1, every_seconds=0)
+    assert not writer.write(51, state(51))
+    second = CheckpointFolder(path)
+    second.write(100, state(100))
+    assert not writer.write(60, state(60))
+    assert names(path) == [name(100)]
+    assert writer.failures == 2
+    assert [record.exc_info for record in caplog.records if record.levelno == logging.ERROR] == [None, None]
+    first.close()
+    second.close()
 
 
 def test_a_disk_that_fails_to_read_is_no_reason_to_set_a_checkpoint_aside(

@@ -10,7 +10,7 @@ from dbw_ps.collector import GradientCollector, NoUsableGradientsError
 from dbw_ps.gradient import OutlierError
 from dbw_ps.members import Member, Members
 from dbw_ps.outliers import Outliers
-from dbw_ps.rounds import MAX_ATTEMPTS, Fate, Rounds
+from dbw_ps.rounds import MAX_ATTEMPTS, Cause, Fate, Rounds
 
 ALONE_SECONDS = 60.0
 
@@ -145,6 +145,52 @@ def test_one_that_is_not_believed_does_not_keep_others_from_starting_over() -> N
         assert played.again[0] == good.number
         played.collector.stop()
         await waiting
+
+    asyncio.run(claims())
+
+
+def test_a_worker_that_was_interrupted_without_newer_parameters_is_not_waited_for() -> None:
+    async def claims() -> None:
+        played = Played(workers=2)
+        hasty, other = played.workers
+        played.collector.begin(2, None)
+        assert played.push(other, 0)
+        played.collector.completed(hasty, 0, interrupted=True)
+        waiting = asyncio.ensure_future(played.collector.wait_for_end(played.start_over))
+        await asyncio.sleep(0)
+        assert waiting.done()
+        end = await waiting
+        assert end is not None
+        assert end.cause is Cause.NO_MORE_EXPECTED
+
+    asyncio.run(claims())
+
+
+def test_one_that_was_interrupted_without_newer_parameters_starts_over_where_nobody_else_sends_any() -> None:
+    async def claims() -> None:
+        played = Played(workers=1)
+        played.collector.begin(1, None)
+        played.collector.completed(played.workers[0], 0, interrupted=True)
+        waiting = asyncio.ensure_future(played.collector.wait_for_end(played.start_over))
+        await asyncio.sleep(0)
+        assert played.again == [0]
+        assert played.push(played.join("worker-0"), 0)
+        assert await waiting is not None
+
+    asyncio.run(claims())
+
+
+def test_an_interruption_by_newer_parameters_is_no_arrival() -> None:
+    async def claims() -> None:
+        played = Played(workers=2)
+        first, other = played.workers
+        played.collector.begin(1, None)
+        assert played.push(first, 0)
+        assert await played.collector.wait_for_end(played.start_over) is not None
+        played.collector.completed(other, 0, interrupted=True)
+        with ThreadPoolExecutor(1) as compute:
+            _, arrivals = await played.collector.finish(compute)
+        assert [arrival.worker for arrival in arrivals] == [first.number]
 
     asyncio.run(claims())
 

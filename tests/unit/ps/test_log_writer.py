@@ -11,7 +11,7 @@ import pytest
 
 from dbw_ps import log_writer
 from dbw_ps.log_writer import LogWriter
-from dbw_ps.training_log import TrainingLog, read
+from dbw_ps.training_log import TrainingLog, encode, read
 from dbw_runtime.disk_watch import DiskWatch
 from tests.servers import PATIENCE
 
@@ -89,6 +89,16 @@ def test_lines_wait_for_a_disk_that_hangs_and_nobody_waits_with_them(disk: Disk)
     assert disk.iterations == list(range(5))
 
 
+def test_a_disk_that_hangs_is_seen_also_when_nobody_waits_for_it_any_more(disk: Disk) -> None:
+    async def scenario(writer: LogWriter, watch: DiskWatch) -> None:
+        disk.works.clear()
+        assert not await writer.flush(0.0)
+        await asyncio.sleep(0)  # for what is called when a future is done
+        assert watch.busy_seconds > 0
+
+    run(disk, scenario)
+
+
 def test_lines_that_do_not_fit_are_written_when_there_is_room(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "RETRY_SECONDS", 0.01)
 
@@ -104,10 +114,13 @@ def test_lines_that_do_not_fit_are_written_when_there_is_room(disk: Disk, monkey
     assert disk.iterations == list(range(6))
 
 
-def test_a_bounded_number_of_lines_waits_in_memory(
+LINE_BYTES = len(encode({"iteration": 0}))
+
+
+def test_a_bounded_number_of_bytes_waits_in_memory(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log_writer, "MAX_WAITING", 3)
+    monkeypatch.setattr(log_writer, "MAX_WAITING_BYTES", 3 * LINE_BYTES)
 
     async def scenario(writer: LogWriter, _: DiskWatch) -> None:
         disk.works.clear()
@@ -123,7 +136,7 @@ def test_a_bounded_number_of_lines_waits_in_memory(
 def test_what_waits_is_written_as_soon_as_there_is_room_though_no_line_fitted_into_memory(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_writer, "MAX_WAITING", 3)
+    monkeypatch.setattr(log_writer, "MAX_WAITING_BYTES", 3 * LINE_BYTES)
 
     async def scenario(writer: LogWriter, _: DiskWatch) -> None:
         disk.is_full = True

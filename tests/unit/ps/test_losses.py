@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbw_ps.losses import LOSSES, MAX_ITERATIONS, MIN_WORKERS, Losses
+from dbw_ps.losses import LARGEST_LOSS, LOSSES, MAX_ITERATIONS, MIN_WORKERS, Losses
 from dbw_ps.options import PsOptions
 from dbw_ps.progress import Progress
 
@@ -109,7 +109,25 @@ def test_losses_of_long_ago_are_not_looked_at_where_there_are_enough_workers() -
     assert losses.level <= 11.0
 
 
-@given(st.lists(st.dictionaries(st.integers(0, 4), st.floats(-1e30, 1e30), max_size=5), max_size=120))
+def test_absurd_losses_in_a_checkpoint_are_forgotten() -> None:
+    absurd = {"losses": [1.7e308] * 10, "told_losses": [{0: 1.7e308, 1: 1.0}, {0: -1.7e308}] * 5}
+    progress = Progress.of({"iteration": 12, "seconds": 3.0, **absurd})
+    assert not progress.has_reached(GOAL)
+    assert progress.ended({0: 1.0, 1: 1.0}, 4.0, NORMS) == 1.0
+    assert progress.losses == [1.0]
+
+
+def test_absurd_losses_are_not_averaged() -> None:
+    progress = Progress()
+    for i in range(LOSSES):
+        assert progress.ended({0: 1.7e308, 1: 1.7e308}, float(i), NORMS) is None
+    assert not progress.has_reached(GOAL)
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 4), FINITE, max_size=5), max_size=120))
 def test_what_is_averaged_was_told_and_no_more_is_kept_than_is_looked_at(history: list[dict[int, float]]) -> None:
     losses = Losses()
     for told in history:
@@ -117,4 +135,4 @@ def test_what_is_averaged_was_told_and_no_more_is_kept_than_is_looked_at(history
         assert len(losses.recent) <= MAX_ITERATIONS
         workers = set().union(*losses.recent[1:])
         assert len(losses.recent) <= LOSSES or len(workers) < MIN_WORKERS
-        assert losses.level >= min((min(told.values(), default=1e30) for told in history), default=1e30)
+        assert losses.level >= min((min(told.values(), default=LARGEST_LOSS) for told in history), default=LARGEST_LOSS)

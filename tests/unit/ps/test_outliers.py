@@ -96,6 +96,39 @@ def test_what_is_usual_is_known_after_a_restart() -> None:
     assert not again.is_outlier(1, 5.0)
 
 
+TINY = 1e-6
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_one_of_two_workers_whose_norms_vanish_does_not_get_the_other_one_refused(restarts: bool) -> None:
+    outliers = trained(workers=2)
+    for i in range(50_000):  # in which the usual norm falls below a thousandth
+        assert not outliers.is_outlier(0, TINY)
+        assert not outliers.is_outlier(1, 1.0)
+        if restarts and i % 1000 == 0:
+            outliers = Played(RATIO, outliers.state)
+    assert outliers.problem(1, 1.1 * RATIO)
+    assert outliers.is_outlier(0, GARBAGE)
+    assert outliers.is_outlier(1, GARBAGE)
+
+
+def test_what_one_of_two_workers_sends_that_is_not_as_usual_is_never_usual_for_itself() -> None:
+    """Otherwise garbage that grows by a little less than the ratio each time would be accepted for ever."""
+    outliers = trained(workers=2)
+    norm = 1.0
+    for _ in range(20):
+        norm *= 0.9 * RATIO
+        assert outliers.is_outlier(0, norm) == (norm > RATIO)
+        assert not outliers.is_outlier(1, 1.0)
+
+
+def test_of_two_workers_that_disagree_from_the_beginning_the_one_with_smaller_norms_is_believed() -> None:
+    outliers = Played(RATIO)
+    for _ in range(2 * MIN_NORMS):
+        assert not outliers.is_outlier(0, TINY)
+        assert outliers.is_outlier(1, 1.0)
+
+
 def test_buffers_are_compared_with_buffers() -> None:
     outliers = Outliers(RATIO)
     for _ in range(2 * MIN_NORMS):

@@ -177,6 +177,15 @@ def test_one_that_has_parameters_and_sends_nothing_is_stalled_whatever_it_says(s
     assert played.idle("a", 0.2 * limit), "it has got the next parameters already"
 
 
+def test_newer_parameters_on_their_way_are_no_progress_of_a_worker_that_owes_a_gradient() -> None:
+    """One that hangs may not even read them."""
+    played = warm("a")
+    played.send("a", 3)
+    assert played.idle("a", 1.01 * TIMEOUT)
+    played.workers["a"].pace.send(4, played.now)  # for others have gone on
+    assert played.idle("a", 1.0)
+
+
 def test_the_way_of_parameters_is_not_counted_but_may_not_take_for_ever() -> None:
     played = warm("a")
     played.send("a", 0, seconds=0.9 * FIRST_TIMEOUTS * TIMEOUT)

@@ -337,6 +337,7 @@ def test_any_history_of_five_workers(history: list[tuple[str, int]], k: int) -> 
 
 def lose(rounds: Rounds, worker: int) -> None:
     """An upload breaks off, which ends the worker's session, and it joins again."""
+    rounds.fail(worker, rounds._next - 1, Fate.LOST)
     rounds.leave(worker)
     rounds.join(worker)
 
@@ -385,11 +386,54 @@ def test_what_breaks_off_late_does_not_end_a_row_of_lost_gradients() -> None:
     rounds = Rounds(0)
     for _ in range(MAX_LOST_IN_A_ROW):
         assert not iterate(rounds)
+        lose(rounds, 1)
+        assert rounds.end(0.0, {0}) is not None
+        rounds.record(1, rounds._next - 1, rounds.verdict(1, rounds._next - 1), 1.0)
+    assert iterate(rounds)
+
+
+def test_a_worker_that_comes_and_goes_is_not_left_out() -> None:
+    rounds = Rounds(0)
+    for _ in range(2 * MAX_LOST_IN_A_ROW):
+        assert not iterate(rounds)
+        for _ in range(MAX_LOST_IN_A_ROW):
+            rounds.leave(1)
+            rounds.join(1)
+        assert rounds.end(0.0, {0, 1}) is None, "it is waited for"
         rounds.leave(1)
         assert rounds.end(0.0, {0}) is not None
         rounds.join(1)
-        rounds.record(1, rounds._next - 1, rounds.verdict(1, rounds._next - 1), 1.0)
-    assert iterate(rounds)
+
+
+def test_a_worker_that_is_always_late_and_sometimes_joins_again_is_not_left_out() -> None:
+    rounds = Rounds(0)
+    for i in range(1000):
+        version = rounds.begin(1, float(i))
+        if i % 10 == 0:
+            rounds.leave(1)
+            rounds.join(1)
+        rounds.record(0, version, rounds.verdict(0, version), float(i))
+        assert rounds.end(float(i), {0, 1}) is not None
+        assert rounds.verdict(1, version) is LATE
+        rounds.record(1, version, LATE, i + 0.5)
+    rounds.begin(1, 1000.0)
+    assert rounds.verdict(1, 1000) is USED
+
+
+@pytest.mark.parametrize("order", ["breaks off, leaves", "leaves, breaks off"])
+def test_uploads_that_break_off_count_whatever_ended_the_session(order: str) -> None:
+    """A worker that times out while it uploads is gone by the time at which the upload ends."""
+    rounds = Rounds(0)
+    rounds.begin(2, 0.0)
+    for _ in range(MAX_LOST_IN_A_ROW):
+        if order == "leaves, breaks off":
+            rounds.leave(1)
+        rounds.fail(1, 0, Fate.LOST)
+        rounds.leave(1)
+        rounds.join(1)
+    assert rounds.verdict(1, 0) is LEFT_OUT
+    rounds.record(0, 0, USED, 1.0)
+    assert rounds.end(1.0, {0, 1}) is not None, "it is not waited for"
 
 
 @pytest.mark.parametrize("fate", [Fate.REJECTED, Fate.OUTLIER])
@@ -397,8 +441,7 @@ def test_a_gradient_that_was_refused_has_arrived_all_the_same(fate: Fate) -> Non
     rounds = Rounds(0)
     for i in range(2 * MAX_ATTEMPTS):
         rounds.begin(2, i)
-        rounds.leave(1)  # the stream broke,
-        rounds.join(1)
+        lose(rounds, 1)  # the stream broke,
         rounds.fail(1, i, fate)  # and what came over the next one was refused
         rounds.record(0, i, Verdict.USED, i)
         assert rounds.end(i, {0, 1}) is not None

@@ -30,6 +30,31 @@ def test_the_oldest_write_under_way_tells_how_long_the_disk_is_busy() -> None:
     asyncio.run(scenario())
 
 
+def test_a_write_that_waits_behind_another_one_is_watched_when_its_turn_comes() -> None:
+    now = [0.0]
+    disk = DiskWatch(clock=lambda: now[0])
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        first, second, third = (loop.create_future() for _ in range(3))
+        for write in (first, second, third):
+            disk.watch("a log", write)
+        second.set_result(None)
+        now[0] = 5.0
+        first.set_result(None)
+        await asyncio.sleep(0)
+        assert disk.busy_seconds == 0.0
+        now[0] = 7.0
+        assert disk.busy_seconds == 2.0
+        third.set_result(None)
+        await asyncio.sleep(0)
+        assert disk.busy_seconds == 0.0
+        now[0] = 9.0
+        assert disk.busy_seconds == 0.0
+
+    asyncio.run(scenario())
+
+
 def test_a_write_that_takes_long_is_logged_and_one_that_ends_is_not(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
