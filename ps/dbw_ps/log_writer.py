@@ -12,9 +12,7 @@ from dbw_ps.training_log import TrainingLog, encode
 from dbw_runtime.disk_watch import DiskWatch
 
 log = logging.getLogger(__name__)
-# Bytes of lines that wait in memory while the disk fails or hangs; later ones are dropped. Until they are written they
-# take several times as much memory as in the file.
-MAX_WAITING_BYTES = 2**24
+MAX_WAITING_BYTES = 2**24  # of lines that wait in memory while the disk fails or hangs; later ones are dropped
 RETRY_SECONDS = 1.0
 
 
@@ -23,7 +21,7 @@ class LogWriter:
 
     def __init__(self, file: TrainingLog, disk: DiskWatch) -> None:
         self._file, self._disk = file, disk
-        self._waiting: deque[tuple[Mapping[str, Any], int]] = deque()  # and how many bytes they will be in the file
+        self._waiting: deque[bytes] = deque()
         self._taken_bytes = self._written_bytes = 0  # the thread counts what it has written
         self._thread = ThreadPoolExecutor(1, "training log")
         self._is_queued = False  # whether the thread will look at what waits, but does not yet
@@ -37,16 +35,16 @@ class LogWriter:
 
     def write(self, entry: Mapping[str, Any]) -> None:
         """Add a line, as soon as the disk takes it."""
-        size = len(encode(entry))
-        is_full = self._taken_bytes - self._written_bytes + size > MAX_WAITING_BYTES
+        line = encode(entry)
+        is_full = self._taken_bytes - self._written_bytes + len(line) > MAX_WAITING_BYTES
         if is_full and not self._is_dropping:
             log.error("lines of the training log are dropped: %d of them wait for the disk", len(self._waiting))
         self._is_dropping = is_full
         if is_full:
             self.dropped += 1
         else:
-            self._taken_bytes += size
-            self._waiting.append((entry, size))
+            self._taken_bytes += len(line)
+            self._waiting.append(line)
         if not self._is_queued:
             self._is_queued = True
             self._in_thread(self._write_waiting)
@@ -73,9 +71,7 @@ class LogWriter:
     def _write_waiting(self) -> bool:
         self._is_queued = False
         while self._waiting:
-            entry, size = self._waiting[0]
-            if not self._file.write(entry):
+            if not self._file.write(self._waiting[0]):
                 return False
-            self._waiting.popleft()
-            self._written_bytes += size
+            self._written_bytes += len(self._waiting.popleft())
         return True

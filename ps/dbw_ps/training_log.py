@@ -43,12 +43,11 @@ class TrainingLog:
             advice = "give a path that this program may write to"
             raise UsageError(f"the training log {path} cannot be used: {error}; {advice}") from error
 
-    def write(self, entry: Mapping[str, Any]) -> bool:
-        """Add a line, which outlives this process but perhaps not a power failure; returns whether that worked.
+    def write(self, line: bytes) -> bool:
+        """Add a line, see `encode`, which outlives this process but perhaps not a power failure.
 
-        It has an integer `iteration`. NaN and infinity become null. If the disk fails, the file stays as it was.
+        Returns whether that worked. If the disk fails, the file stays as it was.
         """
-        line = encode(entry)
         try:
             size = os.fstat(self._file).st_size
             try:
@@ -87,7 +86,7 @@ class TrainingLog:
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """An entry as a line."""
+    """The line of an entry, which has an integer `iteration`. NaN and infinity become null."""
     return msgspec.json.encode(entry, enc_hook=_plain) + b"\n"
 
 

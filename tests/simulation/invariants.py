@@ -16,8 +16,8 @@ from dbw_controller.server.service import ControllerService
 from dbw_controller.server.store import SnapshotStore
 from dbw_ps import training_log
 from dbw_ps.checkpoint import CheckpointFolder
+from dbw_ps.log_writer import LogWriter
 from dbw_ps.rounds import Rounds
-from dbw_ps.training_log import TrainingLog
 from tests.simulation.loop import PROCESS, Process
 from tests.simulation.worker import ELEMENTS, element
 
@@ -113,7 +113,7 @@ class Invariants:
             patches.enter_context(patch.object(ControllerService, "_accept_report", self._timed()))
             watch(CheckpointFolder, "write", self._checkpoint_written)
             watch(Rounds, "begin", self._round_began)
-            watch(TrainingLog, "write", self._logged)
+            watch(LogWriter, "write", self._logged)
             yield
 
     def _served(self, served: ServedJob, *_: object) -> None:
@@ -174,7 +174,7 @@ class Invariants:
         if not 1 <= k <= max(live, 1):
             self.violated(f"{process} begins iteration {iteration} with k = {k} of {live} live workers")
 
-    def _logged(self, _: TrainingLog, __: None, entry: Mapping[str, Any]) -> None:
+    def _logged(self, _: LogWriter, __: None, entry: Mapping[str, Any]) -> None:
         """An iteration has averaged k gradients of different workers, each once, and nothing else."""
         iteration, k = entry["iteration"], entry["k"]
         if entry["loss"] is not None and not 0 <= entry["loss"] <= 1:

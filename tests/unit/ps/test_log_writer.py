@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ class Disk(TrainingLog):
         self.path, self.works, self.is_full = path, threading.Event(), False
         self.works.set()
 
-    def write(self, entry: Mapping[str, Any]) -> bool:
+    def write(self, line: bytes) -> bool:
         self.works.wait()
-        return not self.is_full and super().write(entry)
+        return not self.is_full and super().write(line)
 
     def sync(self) -> bool:
         self.works.wait()

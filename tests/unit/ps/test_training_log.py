@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbw_ps import training_log
-from dbw_ps.training_log import TrainingLog, read
+from dbw_ps.training_log import TrainingLog, encode, read
 from dbw_runtime.configuration import UsageError
 
 
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 def write(path: Path, iterations: range) -> None:
     log = TrainingLog(path, resume_at=iterations.start)
     for iteration in iterations:
-        log.write({"iteration": iteration, "loss": iteration / 7})
+        log.write(encode({"iteration": iteration, "loss": iteration / 7}))
     log.close()
 
 
@@ -55,7 +55,7 @@ def test_entries_come_back_as_they_were_written(path: Path) -> None:
     ]
     log = TrainingLog(path, resume_at=0)
     for entry in entries:
-        log.write(entry)
+        log.write(encode(entry))
     assert list(read(path)) == entries  # before it is closed
     log.close()
     assert list(read(path)) == entries
@@ -63,7 +63,9 @@ def test_entries_come_back_as_they_were_written(path: Path) -> None:
 
 def test_values_that_json_does_not_have_become_null(path: Path) -> None:
     log = TrainingLog(path, resume_at=0)
-    log.write({"iteration": 0, "loss": math.nan, "norms": [math.inf, -math.inf, 1.0], "mean": np.float64("nan")})
+    log.write(
+        encode({"iteration": 0, "loss": math.nan, "norms": [math.inf, -math.inf, 1.0], "mean": np.float64("nan")})
+    )
     log.close()
     assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
         "iteration": 0,
@@ -75,9 +77,9 @@ def test_values_that_json_does_not_have_become_null(path: Path) -> None:
 
 def test_numbers_of_numpy_and_torch_are_numbers(path: Path) -> None:
     log = TrainingLog(path, resume_at=0)
-    log.write({"iteration": np.int64(0), "a": np.float32(0.5), "b": torch.tensor(0.25)})
+    log.write(encode({"iteration": np.int64(0), "a": np.float32(0.5), "b": torch.tensor(0.25)}))
     with pytest.raises(TypeError, match="cannot be written as JSON"):
-        log.write({"iteration": 1, "a": object()})
+        log.write(encode({"iteration": 1, "a": object()}))
     log.close()
     assert list(read(path)) == [{"iteration": 0, "a": 0.5, "b": 0.25}]
 
@@ -141,7 +143,7 @@ def test_wherever_the_file_is_cut_exactly_the_lines_before_remain(gaps: list[int
         path = Path(folder) / "log"
         log = TrainingLog(path, resume_at=0)
         for number in numbers:
-            log.write({"iteration": number, "loss": number / 7})
+            log.write(encode({"iteration": number, "loss": number / 7}))
         log.close()
         content = path.read_bytes()
         cut = data.draw(st.integers(0, len(content)))
@@ -213,7 +215,7 @@ def test_a_process_that_is_killed_while_it_cuts_loses_nothing(path: Path, call: 
     script = f"""
 import os, signal
 from pathlib import Path
-from dbw_ps.training_log import TrainingLog
+from dbw_ps.training_log import TrainingLog, encode
 {call} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 TrainingLog(Path({str(path)!r}), resume_at=5)
 """
@@ -247,17 +249,17 @@ def test_a_link_stays_a_link_and_a_mode_stays_as_it_is(tmp_path: Path) -> None:
 FULL_DISK = """
 import logging, resource, sys
 from pathlib import Path
-from dbw_ps.training_log import TrainingLog
+from dbw_ps.training_log import TrainingLog, encode
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stdout)
 path = Path(sys.argv[1])
 log = TrainingLog(path, resume_at=0)
-log.write({"iteration": 0})
+log.write(encode({"iteration": 0}))
 for rest in (5, 0):  # half a line fits, then nothing
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + rest, resource.RLIM_INFINITY))
-    assert not log.write({"iteration": 1, "note": "x" * 100})
+    assert not log.write(encode({"iteration": 1, "note": "x" * 100}))
 print(log.failures, "failures")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert log.write({"iteration": 2})
+assert log.write(encode({"iteration": 2}))
 log.close()
 """
 
