@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 # What has changed is saved after this time at the latest; a disk that fails gets some time to recover.
 SAVE_SECONDS, RETRY_SECONDS = 10.0, 1.0
 DISK_SECONDS = 2.0  # how long a request waits for what the disk is doing
+MIN_WAIT = 0.01  # seconds; by less than a clock can tell apart, time does not go on
 
 
 class Disk:
@@ -49,7 +50,7 @@ class Disk:
             while not task.done():
                 if (remaining := seconds - self.watch.busy_seconds) <= 0:
                     raise TimeoutError(f"the disk takes more than {seconds:g} s")
-                await asyncio.wait([task], timeout=remaining)
+                await asyncio.wait([task], timeout=max(remaining, MIN_WAIT))
         finally:
             task.cancel()
             await asyncio.wait([task])
