@@ -60,7 +60,7 @@ class AsyncTrainingJob(Training):
                     gradient = await get()
             if gradient is not None:
                 yield gradient
-            elif self.remaining_seconds() == 0:
+            elif self._wait.remaining(self._elapsed) == 0:
                 return
 
     async def end_iteration(self, **summary: Unpack[Summary]) -> int:
