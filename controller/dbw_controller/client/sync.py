@@ -164,13 +164,13 @@ class TrainingJob(Training):
         self._link.join(self._settings.deadline)
 
     def _delete(self) -> None:
-        self._link.join(self._settings.deadline)  # CreateJob has perhaps begun another session already
+        self._link.join(self._settings.end_seconds)  # CreateJob has perhaps begun another session already
         self._cancel()
         if self._conversation.link is Link.REPLACED:  # it is the job of another process
             return
         request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
         with self._warning("the job cannot be deleted"):
-            self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
+            self._stub.DeleteJob(request, timeout=self._settings.end_seconds, metadata=self._connection.metadata())
 
     def __enter__(self) -> Self:
         return self
