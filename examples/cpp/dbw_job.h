@@ -1,10 +1,10 @@
 // A training job of a DBW controller, from the parameter server's side: how many gradients to wait for.
 //
-// Copy this file and dbw_conversation.h, and call from one thread:
+// Copy this file and dbw_conversation.h. SetWorkers may be called from any thread, the others from one:
 //
 //   DbwJob job("127.0.0.1:50051", "resnet", 16, DbwJob::Transport::kStream);
-//   publish the parameters, wait for job.k() gradients, or until job.deadline_seconds() have passed and one is there,
-//   and for each one that arrives, late ones as well:
+//   publish the parameters, and until k gradients are there or the deadline has passed:
+//     wait for the next one for job.PauseSeconds(arrived, seconds since then), and for each, late ones as well:
 //     job.Arrived(iteration of its parameters, worker, seconds since they were published);
 //   job.EndIteration(summary);
 //
@@ -15,6 +15,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -33,9 +34,9 @@
 class DbwJob {
  public:
   enum class Transport { kStream, kUnary };
-  // How long a call may take: for the thread, and where the training waits for it, at its end.
-  static constexpr std::chrono::seconds kPatience{10}, kPatienceAtEnd{1};
+  static constexpr std::chrono::seconds kPatience{10};     // how long a call may take
   static constexpr std::chrono::milliseconds kPause{500};  // until it is tried again
+  static constexpr double kLongestPause = 1;               // seconds, until it is seen that workers were lost
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
   DbwJob(const std::string& target, const std::string& name, std::uint32_t workers, Transport transport)
@@ -55,7 +56,7 @@ class DbwJob {
     BeginIteration(&lock);
   }
 
-  ~DbwJob() { Close(); }
+  ~DbwJob() { Close(std::chrono::seconds(0)); }
 
   // How many gradients to wait for in this iteration, and whether that is not a decision of the controller.
   std::uint32_t k() const {
@@ -74,6 +75,13 @@ class DbwJob {
     const auto& last = last_decision_;
     if (!last || !last->has_deadline_seconds() || last->k() < conversation_.k()) return std::nullopt;
     return last->deadline_seconds();
+  }
+
+  // How long to wait for the next gradient, in seconds, `elapsed` seconds after the parameters were published. Where none
+  // comes in time, look at k again, or end the iteration if this was 0: the deadline has passed.
+  double PauseSeconds(std::uint32_t arrived, double elapsed) const {
+    const auto deadline = arrived > 0 ? deadline_seconds() : std::nullopt;  // the first one is always waited for
+    return deadline ? std::clamp(*deadline - elapsed, 0.0, kLongestPause) : kLongestPause;
   }
 
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
@@ -98,7 +106,7 @@ class DbwJob {
 
   // Training is over: the controller may forget the job.
   void Delete() {
-    Close();
+    Close(kPatience);  // CreateJob may finish: it has perhaps begun another session already
     if (conversation_.link() == DbwConversation::Link::kReplaced) return;  // it is the job of another process
     dbw::v1::DeleteJobRequest request;
     request.set_job(name_);
@@ -106,7 +114,7 @@ class DbwJob {
     request.set_session(conversation_.session());  // if another process has the job since, it stays
     dbw::v1::DeleteJobResponse response;
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kPatienceAtEnd);
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
     const grpc::Status status = stub_->DeleteJob(&context, request, &response);
     if (!status.ok()) std::cerr << "the job cannot be deleted: " << status.error_message() << "\n";
   }
@@ -145,13 +153,13 @@ class DbwJob {
     was_on_fallback_ = on_fallback;
   }
 
-  // Ends the thread. CreateJob may finish: it has perhaps begun another session already, which `Delete` has to name.
-  void Close() {
+  // Ends the thread, after the CreateJob that is under way, if that takes no longer than this.
+  void Close(std::chrono::seconds patience) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
       closing_ = true;
       changed_.notify_all();
-      changed_.wait_for(lock, kPatienceAtEnd, [this] { return !attaching_; });
+      changed_.wait_for(lock, patience, [this] { return !attaching_; });
       if (context_) context_->TryCancel();
     }
     if (link_.joinable()) link_.join();

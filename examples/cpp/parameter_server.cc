@@ -13,6 +13,7 @@
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <iostream>
@@ -62,9 +63,6 @@ struct Gradient {
 };
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
-Clock::duration ClockSeconds(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 std::vector<Example> MakeExamples() {
   std::mt19937_64 random(0);
@@ -91,17 +89,11 @@ class Exchange {
     changed_.notify_all();
   }
 
-  void Close() {
-    const std::lock_guard lock(mutex_);
-    closed_ = true;
-    changed_.notify_all();
-  }
-
-  // The newest parameters, once they are of iteration `next` or a later one; nothing if there will be no more.
-  std::optional<Parameters> Pull(std::uint64_t next) {
+  // The newest parameters, once they are of iteration `next` or a later one.
+  Parameters Pull(std::uint64_t next) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return closed_ || (newest_ && newest_->iteration >= next); });
-    return closed_ ? std::nullopt : newest_;
+    changed_.wait(lock, [&] { return newest_ && newest_->iteration >= next; });
+    return *newest_;
   }
 
   void Push(Gradient gradient, Clock::time_point published) {
@@ -111,15 +103,11 @@ class Exchange {
     changed_.notify_all();
   }
 
-  // The next gradient; nothing if none arrives until the deadline, where there is one.
-  std::optional<Gradient> Take(std::optional<Clock::time_point> deadline) {
+  // The next gradient; nothing if none arrives in this many seconds.
+  std::optional<Gradient> Take(double seconds) {
     std::unique_lock lock(mutex_);
-    const auto arrived = [&] { return !gradients_.empty(); };
-    if (!deadline) {
-      changed_.wait(lock, arrived);
-    } else if (!changed_.wait_until(lock, *deadline, arrived)) {
-      return std::nullopt;
-    }
+    const std::chrono::duration<double> pause(seconds);
+    if (!changed_.wait_for(lock, pause, [&] { return !gradients_.empty(); })) return std::nullopt;
     Gradient gradient = std::move(gradients_.front());
     gradients_.pop_front();
     return gradient;
@@ -128,7 +116,6 @@ class Exchange {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool closed_ = false;
   std::optional<Parameters> newest_;
   std::deque<Gradient> gradients_;
 };
@@ -139,19 +126,20 @@ void Work(std::uint32_t worker, bool slow, const std::vector<Example>& examples,
   std::uniform_int_distribution<std::size_t> any(0, examples.size() - 1);
   std::exponential_distribution<double> straggling(1 / 0.005);
   std::uint64_t next = 0;
-  while (const std::optional<Parameters> parameters = exchange->Pull(next)) {
-    Gradient gradient{worker, parameters->iteration, Vector(kFeatures), 0.0, 0.0};
+  for (;;) {
+    const Parameters parameters = exchange->Pull(next);
+    Gradient gradient{worker, parameters.iteration, Vector(kFeatures), 0.0, 0.0};
     for (int i = 0; i < kBatch; ++i) {
       const Example& example = examples[any(random)];
-      const double probability = 1 / (1 + std::exp(-Dot(parameters->values, example.features)));
+      const double probability = 1 / (1 + std::exp(-Dot(parameters.values, example.features)));
       for (int j = 0; j < kFeatures; ++j) {
         gradient.values[j] += (probability - example.label) * example.features[j] / kBatch;
       }
       gradient.loss -= std::log(example.label > 0 ? probability : 1 - probability) / kBatch;
     }
     std::this_thread::sleep_for(std::chrono::duration<double>((slow ? 5 : 1) * (0.01 + straggling(random))));
-    exchange->Push(std::move(gradient), parameters->published);
-    next = parameters->iteration + 1;
+    exchange->Push(std::move(gradient), parameters.published);
+    next = parameters.iteration + 1;
   }
 }
 
@@ -166,8 +154,9 @@ void Train(DbwJob* job, Exchange* exchange, std::uint64_t iterations) {
     Vector sum(kFeatures);
     double squares = 0, losses = 0;
     while (summary.k() < job->k()) {
-      const auto limit = summary.k() > 0 ? job->deadline_seconds() : std::nullopt;  // the first is always waited for
-      const auto gradient = exchange->Take(limit ? std::optional(published + ClockSeconds(*limit)) : std::nullopt);
+      const double pause = job->PauseSeconds(summary.k(), Seconds(Clock::now() - published));
+      const auto gradient = exchange->Take(pause);
+      if (!gradient && pause > 0) continue;
       if (!gradient) {
         summary.set_end_cause(dbw::v1::END_CAUSE_DEADLINE);
         summary.set_duration_seconds(Seconds(Clock::now() - published));
@@ -242,13 +231,10 @@ int main(int count, char** words) {
   const auto transport = options["--transport"] == "stream" ? DbwJob::Transport::kStream : DbwJob::Transport::kUnary;
   DbwJob job(options["--controller"], options["--job"], workers, transport);
   Exchange exchange;
-  std::vector<std::thread> threads;
   for (int worker = 0; worker < workers; ++worker) {
-    threads.emplace_back(Work, worker, worker < workers / 4, std::cref(examples), &exchange);
+    std::thread(Work, worker, worker < workers / 4, std::cref(examples), &exchange).detach();
   }
   Train(&job, &exchange, iterations);
-  exchange.Close();
-  for (std::thread& thread : threads) thread.join();
   job.Delete();
-  return 0;
+  std::quick_exit(0);  // while workers may hang, or use what is in this function
 }

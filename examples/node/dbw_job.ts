@@ -3,8 +3,8 @@
 // Copy this file and dbw_conversation.ts:
 //
 //   const job = await DbwJob.create("127.0.0.1:50051", "resnet", 16, "stream");
-//   publish the parameters, wait for job.k gradients, or until job.deadlineSeconds have passed and one is there,
-//   and for each one that arrives, late ones as well:
+//   publish the parameters, and until k gradients are there or the deadline has passed:
+//     wait for the next one for job.pauseSeconds(arrived, seconds since then), and for each, late ones as well:
 //     job.arrived(iteration of its parameters, worker, seconds since they were published);
 //   await job.endIteration(summary);
 //
@@ -22,9 +22,9 @@ import type { EndIterationResponse__Output } from "./build/types/dbw/v1/EndItera
 import { type Decision, type Request, type Summary, type Workers, DbwConversation } from "./dbw_conversation.js";
 
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url)); // from build/, where this runs
-// Milliseconds that a call may take: in the background, and where the training waits for it, at its end.
-const [PATIENCE, PATIENCE_AT_END] = [10_000, 1000];
+const PATIENCE = 10_000; // milliseconds that a call may take
 const PAUSE = 500; // milliseconds, until it is tried again
+const LONGEST_PAUSE = 1; // seconds, until it is seen that workers were lost
 
 export type Transport = "stream" | "unary";
 type Problem = Error & Partial<ServiceError>;
@@ -92,6 +92,14 @@ export class DbwJob {
     return last && last.k >= this.k ? last.deadlineSeconds : undefined;
   }
 
+  // How long to wait for the next gradient, in seconds, `elapsed` seconds after the parameters were published. Where none
+  // comes in time, look at k again, or end the iteration if this was 0: the deadline has passed.
+  pauseSeconds(arrived: number, elapsed: number): number {
+    const deadline = arrived > 0 ? this.deadlineSeconds : undefined; // the first one is always waited for
+    const left = deadline === undefined ? LONGEST_PAUSE : deadline - elapsed;
+    return Math.max(Math.min(left, LONGEST_PAUSE), 0);
+  }
+
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
   arrived(iteration: number, worker: number, seconds: number): void {
     this.conversation.arrived(iteration, worker, seconds);
@@ -113,12 +121,12 @@ export class DbwJob {
   async delete(): Promise<void> {
     this.closing = true;
     // CreateJob may finish: it has perhaps begun another session already.
-    const timer = setTimeout(() => this.disconnect(), PATIENCE_AT_END);
+    const timer = setTimeout(() => this.disconnect(), PATIENCE);
     await this.creation;
     clearTimeout(timer);
     this.disconnect();
     const request = { job: this.name, session: this.conversation.session, allowMissing: true };
-    const options = { deadline: Date.now() + PATIENCE_AT_END };
+    const options = { deadline: Date.now() + PATIENCE };
     if (this.conversation.link !== "replaced") {
       await answer((done) => this.controller.deleteJob(request, options, done)).catch((problem) =>
         console.error(`the job cannot be deleted: ${problem.message}`),

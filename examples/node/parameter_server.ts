@@ -51,11 +51,11 @@ class Exchange extends EventEmitter {
     this.emit("gradient");
   }
 
-  // The next gradient; nothing if none arrives in this many seconds, where they are limited.
-  async take(limit?: number): Promise<Gradient | undefined> {
+  // The next gradient; nothing if none arrives in this many seconds.
+  async take(limit: number): Promise<Gradient | undefined> {
     if (!this.gradients.length) {
       const timeout = new AbortController();
-      const timer = limit === undefined ? undefined : setTimeout(() => timeout.abort(), 1000 * limit);
+      const timer = setTimeout(() => timeout.abort(), 1000 * limit);
       await once(this, "gradient", { signal: timeout.signal }).catch(() => undefined);
       clearTimeout(timer);
     }
@@ -115,8 +115,9 @@ async function train(job: DbwJob, exchange: Exchange, iterations: number): Promi
     let durationSeconds = 0;
     let endCause: "END_CAUSE_K_REACHED" | "END_CAUSE_DEADLINE" = "END_CAUSE_K_REACHED";
     while (averaged.length < job.k) {
-      const limit = averaged.length > 0 ? job.deadlineSeconds : undefined; // the first is always waited for
-      const gradient = await exchange.take(limit === undefined ? undefined : time + limit - seconds());
+      const pause = job.pauseSeconds(averaged.length, seconds() - time);
+      const gradient = await exchange.take(pause);
+      if (!gradient && pause > 0) continue;
       if (!gradient) {
         endCause = "END_CAUSE_DEADLINE";
         durationSeconds = seconds() - time;
@@ -197,4 +198,5 @@ for (let worker = 0; worker < options.workers; worker++) {
 }
 const job = await DbwJob.create(options.controller, options.job, options.workers, options.transport);
 await train(job, exchange, options.iterations);
-await job.delete(); // workers that wait for newer parameters do not keep the program alive
+await job.delete();
+process.exit(); // while workers may hang

@@ -49,18 +49,52 @@ class Worker:
     """Computes gradients, and takes its time."""
 
     def __init__(self, number: int, slowness: float) -> None:
-        self.number, self.slowness = number, slowness
-        self.begin_training()
+        self.slowness = slowness
+        self.random = np.random.default_rng([1, number])  # the same examples and delays in every training
 
-    def begin_training(self) -> None:
-        """From here on, the same examples and delays as in every other training."""
-        self.random = np.random.default_rng([1, self.number])
+    def is_ready(self) -> bool:
+        """Answers once the worker has started."""
+        return True
 
     def gradient(self, weights: Array) -> tuple[float, Array]:
         """The loss and the gradient of a mini-batch."""
         result = loss_and_gradient(weights, *draw(self.random, BATCH_SIZE))
         time.sleep(self.slowness * (0.01 + self.random.exponential(0.005)))
         return result
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A gradient that a worker has computed."""
+
+    worker: int
+    iteration: int  # of the parameters that it was computed on
+    time: float
+    loss: float  # of the mini-batch
+    gradient: Array
+
+
+class Computing:
+    """The gradients that workers compute now."""
+
+    def __init__(self, workers: list[ray.actor.ActorHandle]) -> None:
+        self._workers = workers
+        self._tasks: dict[ray.ObjectRef, tuple[int, int]] = {}  # each one's worker and iteration
+
+    def begin(self, worker: int, iteration: int, parameters: ray.ObjectRef) -> None:
+        """Let a worker compute a gradient."""
+        self._tasks[self._workers[worker].gradient.remote(parameters)] = worker, iteration
+
+    def get(self, timeout: float) -> Arrival | None:
+        """Wait for the next gradient; returns None after this many seconds."""
+        # One at a time: each has its own time of arrival, also those of earlier iterations.
+        # What arrives while nobody waits here, as in end_iteration, gets the time of the next wait.
+        ready, _ = ray.wait(list(self._tasks), num_returns=1, timeout=timeout)
+        if not ready:
+            return None
+        now, (worker, iteration) = time.monotonic(), self._tasks.pop(ready[0])
+        loss, gradient = ray.get(ready[0])
+        return Arrival(worker, iteration, now, loss, gradient)
 
 
 @dataclass(frozen=True)
@@ -76,11 +110,11 @@ def train(
     workers: list[ray.actor.ActorHandle], client: DbwClient, name: str, policy: Policy, iterations: int, target: float
 ) -> Outcome:
     """Push & Wait: every worker finishes its gradient, then begins one of the newest parameters."""
-    ray.get([worker.begin_training.remote() for worker in workers])  # all have started and are idle
+    ray.get([worker.is_ready.remote() for worker in workers])
     held_out = draw(np.random.default_rng(2), 2000)
     weights = np.zeros((FEATURES, CLASSES))
     idle = list(range(len(workers)))
-    computing: dict[ray.ObjectRef, tuple[int, int]] = {}  # each gradient's worker and iteration
+    computing = Computing(workers)
     published: list[float] = []  # when each iteration's parameters were
     with client.job(name, workers=len(workers), spec=JobSpec(policy=policy)) as job:
         for iteration in range(iterations):
@@ -89,24 +123,16 @@ def train(
             moments = Moments()
             losses: list[float] = []
             done: list[int] = []
-            while job.missing:
-                while idle:
-                    worker = idle.pop()
-                    computing[workers[worker].gradient.remote(parameters)] = worker, iteration
-                # One at a time: each has its own time of arrival, also those of earlier iterations.
-                # What arrives while nobody waits here, as in end_iteration, gets the time of the next wait.
-                ready, _ = ray.wait(list(computing), num_returns=1, timeout=job.remaining_seconds())
-                if not ready:  # the deadline has passed
-                    break
-                [arrived], now = ready, time.monotonic()
-                worker, begun = computing.pop(arrived)
-                job.arrived(worker=worker, seconds=now - published[begun], iteration=begun)
-                loss, gradient = ray.get(arrived)
+            for worker in idle:
+                computing.begin(worker, iteration, parameters)
+            for arrival in job.gradients(computing.get):  # until k are in, or the deadline has passed
+                worker, begun = arrival.worker, arrival.iteration
+                job.arrived(worker=worker, seconds=arrival.time - published[begun], iteration=begun)
                 if begun < iteration:  # late: it is not averaged, and its worker goes on with the newest parameters
-                    idle.append(worker)
+                    computing.begin(worker, iteration, parameters)
                 else:
-                    moments.add(gradient)
-                    losses.append(loss)
+                    moments.add(arrival.gradient)
+                    losses.append(arrival.loss)
                     done.append(worker)
             idle = done
             weights = weights - LEARNING_RATE * moments.mean()
@@ -119,6 +145,12 @@ def train(
             if held_out_loss <= target:
                 break
     return Outcome(len(published), time.monotonic() - published[0], held_out_loss)
+
+
+def start(count: int) -> list[ray.actor.ActorHandle]:
+    """Start workers. One that dies starts again, on another node if need be, and its gradient is only late."""
+    actor = ray.remote(scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1)(Worker)
+    return [actor.remote(number, 8.0 if number < count / 4 else 1.0) for number in range(count)]
 
 
 def main() -> None:
@@ -135,14 +167,12 @@ def main() -> None:
         parser.error("--workers and --iterations must be at least 1")
 
     ray.init(address=options.address, include_dashboard=False, logging_level="warning")
-    # Actors that die are started again, on another node if need be, and compute the same gradient: it is only late.
-    start = ray.remote(scheduling_strategy="SPREAD", max_restarts=-1, max_task_retries=-1)(Worker).remote
-    workers = [start(number, 8.0 if number < options.workers / 4 else 1.0) for number in range(options.workers)]
     client = DbwClient(options.controller)
-    outcomes = {
-        rule: train(workers, client, f"{options.job}-{rule}", policy, options.iterations, options.target_loss)
-        for rule, policy in POLICIES.items()
-    }
+    outcomes = {}
+    for rule, policy in POLICIES.items():
+        workers = start(options.workers)  # others for each training: some may hang
+        name = f"{options.job}-{rule}"
+        outcomes[rule] = train(workers, client, name, policy, options.iterations, options.target_loss)
     for rule, outcome in outcomes.items():
         print(f"{rule}: loss {outcome.loss:.3f} after {outcome.iterations} iterations, {outcome.seconds:.2f} s")
     if all(outcome.loss <= options.target_loss for outcome in outcomes.values()):

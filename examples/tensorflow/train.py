@@ -11,8 +11,11 @@ is eight times slower than the others:
 """
 
 import argparse
+import os
 import random
+import sys
 import time
+import traceback
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -127,8 +130,14 @@ def main() -> None:
     options = parser.parse_args()
     if min(options.workers, options.iterations) < 1:
         parser.error("--workers and --iterations must be at least 1")
-    with ThreadPoolExecutor(options.workers) as threads:
-        serve(options, threads)
+    status = 1
+    try:
+        serve(options, ThreadPoolExecutor(options.workers))
+        status = 0
+    except Exception:
+        traceback.print_exc()
+    sys.stdout.flush()
+    os._exit(status)  # anything else would wait for threads that hang
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ Rank 0 is the parameter server, all others are workers; every fourth of these is
 
 Parameters travel as [version, *parameters], gradients as [version, loss, *gradient], with the version of the parameters
 that they were computed on.
+
+Rank 0 ends without workers that hang. torchrun waits for those that it has started itself.
 """
 
 import argparse
@@ -32,7 +34,8 @@ from dbw_controller.client import DbwClient, Moments
 
 Arrival = tuple[int, float, Tensor]  # the worker, when it was, and the message
 
-STOP = -1.0  # instead of a version; the worker sends it back
+STOP = -1.0  # instead of a version; the worker sends it back, when it has finished its gradient
+STOP_SECONDS = 5.0  # how long it may take for that
 CLASSES, FEATURES, BATCH_SIZE, LEARNING_RATE = 10, 50, 64, 0.25
 CENTRES = 0.5 * torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(0))
 
@@ -89,9 +92,10 @@ class Arrivals:
             raise arrival
         return arrival
 
-    def join(self) -> None:
-        """Wait until all workers have stopped."""
-        self._receiver.join()
+    def join(self, timeout: float) -> bool:
+        """Wait until all workers have stopped, for this many seconds at most; returns whether they have."""
+        self._receiver.join(timeout)
+        return not self._receiver.is_alive()
 
 
 def serve(workers: range, options: argparse.Namespace) -> None:
@@ -128,9 +132,12 @@ def serve(workers: range, options: argparse.Namespace) -> None:
             if iteration % 10 == 0:
                 print(f"iteration {iteration}, k = {moments.k}, loss {mean_loss:.3f}", flush=True)
     print(f"loss {mean_loss:.3f} after {options.iterations} iterations, {time.monotonic() - published[0]:.2f} s")
-    for rank in workers:
-        dist.send(torch.full((1 + len(parameters),), STOP), dst=rank)  # a busy worker takes it after its gradient
-    arrivals.join()
+    stops: list[Any] = [dist.isend(torch.full((1 + len(parameters),), STOP), dst=rank) for rank in workers]
+    if not arrivals.join(STOP_SECONDS):
+        print("leaving without the workers that hang", flush=True)
+        os._exit(0)  # anything else would wait for what is on its way to them
+    for stop in stops:
+        stop.wait()
 
 
 def run(rank: int, world_size: int, rendezvous: str, options: argparse.Namespace) -> None:
@@ -142,6 +149,19 @@ def run(rank: int, world_size: int, rendezvous: str, options: argparse.Namespace
     else:
         work(rank)
     dist.destroy_process_group()
+
+
+def run_all(world_size: int, options: argparse.Namespace) -> None:
+    """Start all ranks, and wait for the first one."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (world_size, f"file://{folder}/rendezvous", options)
+        ranks = spawn(run, args=arguments, nprocs=world_size, join=False)  # type: ignore[no-untyped-call]
+        try:
+            while not ranks.join(timeout=1.0) and ranks.processes[0].exitcode != 0:  # raises what a rank has raised
+                pass
+        finally:
+            for process in ranks.processes:
+                process.kill()  # if it hangs
 
 
 def main() -> None:
@@ -161,10 +181,7 @@ def main() -> None:
             parser.error("torchrun must start at least 2 processes: the parameter server and a worker")
         run(rank, world_size, "env://", options)
     else:
-        world_size = options.workers + 1
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = (world_size, f"file://{folder}/rendezvous", options)
-            spawn(run, args=arguments, nprocs=world_size)  # type: ignore[no-untyped-call]
+        run_all(options.workers + 1, options)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -59,15 +59,16 @@ def descendants(root: int) -> list[int]:
 
 
 @contextmanager
-def stopped(processes: list[int]) -> Iterator[None]:
-    """Let processes hang."""
+def stopped(processes: list[int], end: signal.Signals = signal.SIGCONT) -> Iterator[None]:
+    """Let processes hang, until they go on, or for good with SIGKILL as the end."""
     for process in processes:
         os.kill(process, signal.SIGSTOP)
     try:
         yield
     finally:
         for process in processes:
-            os.kill(process, signal.SIGCONT)
+            with suppress(ProcessLookupError):  # their own program may have ended them
+                os.kill(process, end)
 
 
 def wait_until_gone_on(job: RecordedJob) -> None:

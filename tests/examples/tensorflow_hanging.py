@@ -1,4 +1,4 @@
-"""The example in TensorFlow, all of whose workers but one hang from iteration 20 on until training is over.
+"""The example in TensorFlow, all of whose workers but one hang from iteration 20 on, for good.
 
 `python tensorflow_hanging.py TRAIN.py …` takes the example's options. It needs nothing but the example's packages.
 """
@@ -16,23 +16,15 @@ assert spec.loader is not None
 train: Any = importlib.util.module_from_spec(spec)
 sys.modules["train"] = train
 spec.loader.exec_module(train)
-compute, serve, over = train.gradient_of, train.serve, threading.Event()
+compute = train.gradient_of
 
 
 def gradient_of(worker: int, version: int, weights: Any) -> Any:
     """A worker's gradient, unless it hangs."""
     if worker > 0 and version >= HANG_FROM:
-        over.wait()
+        threading.Event().wait()
     return compute(worker, version, weights)
 
 
-def serve_to_the_end(*arguments: Any) -> None:
-    """Train, and let the threads end."""
-    try:
-        serve(*arguments)
-    finally:
-        over.set()
-
-
-train.gradient_of, train.serve = gradient_of, serve_to_the_end
+train.gradient_of = gradient_of
 train.main()

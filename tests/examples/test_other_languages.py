@@ -1,6 +1,7 @@
 """The examples in C++ and TypeScript, built from the contract, against real controllers that come, freeze and go."""
 
 import itertools
+import os
 import re
 import shutil
 import signal
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -26,7 +28,8 @@ from tests.node import install, needs_node
 from tests.proxy import Forward, LostConnection, RefusalError, proxied
 from tests.servers import PATIENCE, controller
 
-WORKERS, ITERATIONS = 8, 60
+HERE = Path(__file__).resolve().parent
+WORKERS, SLOW, ITERATIONS = 8, 2, 60
 MISSING = [name for name in ("cmake", "c++", "protoc", "grpc_cpp_plugin", "pkg-config") if not shutil.which(name)]
 if not MISSING and subprocess.run(["pkg-config", "--exists", "grpc++", "protobuf"]).returncode:
     MISSING = ["the development files of grpc++ and protobuf"]
@@ -43,15 +46,16 @@ class Program:
     command: list[str]
     scripts: list[str]  # the command that runs scripts of conversations
     folder: Path
+    hanging: dict[str, str]  # the environment in which workers that sleep for long hang for good, after a while
 
     def play(self, *scripts: Path) -> "subprocess.CompletedProcess[str]":
         """Run scripts of conversations."""
         return subprocess.run([*self.scripts, *map(str, scripts)], cwd=self.folder, capture_output=True, text=True)
 
-    def run(self, *options: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *options: str, **environment: str) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
-        command = [*self.command, *options]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        settings: Any = {"cwd": self.folder, "env": {**os.environ, **environment}, "timeout": PATIENCE}
+        return subprocess.run([*self.command, *options], capture_output=True, text=True, check=False, **settings)
 
     def started(self, *options: str) -> AbstractContextManager["subprocess.Popen[str]"]:
         """Let it run, with all that it says in its output."""
@@ -62,14 +66,19 @@ def build_cpp() -> Program:
     folder = EXAMPLES / "cpp"
     subprocess.run(["cmake", "-S", folder, "-B", folder / "build"], check=True)
     subprocess.run(["cmake", "--build", folder / "build", "--parallel", "2"], check=True)
-    return Program([str(folder / "build/parameter_server")], [str(folder / "build/conversation_test")], folder)
+    hang = folder / "build/hang.so"
+    subprocess.run(["c++", "-shared", "-fPIC", "-o", hang, HERE / "hang.cc"], check=True)
+    program, scripts = str(folder / "build/parameter_server"), str(folder / "build/conversation_test")
+    return Program([program], [scripts], folder, {"LD_PRELOAD": str(hang)})
 
 
 def build_node() -> Program:
     folder = EXAMPLES / "node"
     install(folder)
     subprocess.run(["npm", "run", "build"], cwd=folder, check=True)
-    return Program(["node", "build/parameter_server.js"], ["node", "build/conversation_test.js"], folder)
+    program, scripts = "build/parameter_server.js", "build/conversation_test.js"
+    hang = {"NODE_OPTIONS": f"--import {(HERE / 'hang.mjs').as_uri()}"}
+    return Program(["node", program], ["node", scripts], folder, hang)
 
 
 LANGUAGES = [pytest.param(build_cpp, marks=needs_cpp, id="cpp"), pytest.param(build_node, marks=needs_node, id="node")]
@@ -196,6 +205,16 @@ def test_it_ends_an_iteration_at_its_deadline(program: Program) -> None:
     late = [s for s in others if s.HasField("decision_iteration") and s.decision_iteration == 0]
     ends = {(summary.k < WORKERS, summary.end_cause) for summary in others if summary not in late}
     assert ends == {(True, END_CAUSE_DEADLINE)}
+
+
+def test_it_goes_on_and_ends_while_slow_workers_hang_for_good(program: Program) -> None:
+    with controller() as server, deciding(server.target, WORKERS, 0.1) as target, recorded(target) as seen:
+        flags = ("--controller", seen.target, "--job", "example", "--iterations", "30")
+        done = program.run(*flags, **program.hanging)
+    assert done.returncode == 0, done.stderr
+    hung = [summary for summary in seen.job("example").summaries if summary.k <= WORKERS - SLOW]
+    assert len(hung) > 10
+    assert {summary.end_cause for summary in hung} == {END_CAUSE_DEADLINE}
 
 
 def test_it_ends_iterations_at_the_last_deadline_while_the_controller_is_gone(program: Program) -> None:

@@ -33,7 +33,7 @@ def test_it_waits_for_all_workers_where_there_is_no_controller() -> None:
     assert "after 5 iterations" in done.stdout
 
 
-def test_it_goes_on_while_five_of_six_workers_hang() -> None:
+def test_it_goes_on_and_ends_while_five_of_six_workers_hang_for_good() -> None:
     with controller() as server, deciding(server.target, HUNG + 1, 0.3) as target, recorded(target) as seen:
         flags = ["--controller", seen.target, "--job", "example", "--workers", str(HUNG + 1)]
         program = [

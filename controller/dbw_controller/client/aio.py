@@ -60,7 +60,7 @@ class AsyncTrainingJob(Training):
                     gradient = await get()
             if gradient is not None:
                 yield gradient
-            elif self.remaining_seconds() == 0:
+            elif self._wait.remaining(self._elapsed) == 0:
                 return
 
     async def end_iteration(self, **summary: Unpack[Summary]) -> int:
@@ -130,7 +130,7 @@ class AsyncTrainingJob(Training):
         self._closed = True
         try:
             if delete and self._creation is not None:  # it has perhaps begun another session already
-                await asyncio.wait([self._creation], timeout=self._settings.deadline)
+                await asyncio.wait([self._creation], timeout=self._settings.end_seconds)
         finally:
             self._link.cancel()
         await asyncio.wait([self._link])  # whose cancellation is not this task's
@@ -138,7 +138,7 @@ class AsyncTrainingJob(Training):
             request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
             with self._warning("the job cannot be deleted"):
                 metadata = self._connection.metadata()
-                await self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=metadata)
+                await self._stub.DeleteJob(request, timeout=self._settings.end_seconds, metadata=metadata)
         await self._channel.close()
 
     async def __aenter__(self) -> Self:

@@ -42,6 +42,11 @@ class ClientSettings:
             raise ValueError(f"patience_share is {self.patience_share!r}; it must be a finite number, at least 0")
         self.connection()  # refuses what makes no sense
 
+    @property
+    def end_seconds(self) -> float:
+        """How long the end of a training waits for an answer, at most: without it the job would stay for days."""
+        return max(self.deadline, ATTACH_SECONDS)
+
     def conversation(
         self, name: str, workers: int | Sequence[int], spec: JobSpec | None, iteration: int
     ) -> Conversation:

@@ -67,7 +67,10 @@ class TrainingJob(Training):
             super().set_workers(workers)
 
     def gradients(self, get: Get[Item]) -> Iterator[Item]:
-        """Wait for gradients with `get(timeout=…)`, until k have `arrived` or the deadline has passed and one has."""
+        """Wait for gradients with `get(timeout=…)`, until k have `arrived` or the deadline has passed and one has.
+
+        No timeout is longer than a second: k may fall meanwhile, because workers are lost.
+        """
         while self.missing:
             try:
                 gradient = get(timeout=self._wait.pause(self._elapsed))
@@ -75,7 +78,7 @@ class TrainingJob(Training):
                 gradient = None
             if gradient is not None:
                 yield gradient
-            elif self.remaining_seconds() == 0:
+            elif self._wait.remaining(self._elapsed) == 0:
                 return
 
     def end_iteration(self, **summary: Unpack[Summary]) -> int:
@@ -161,13 +164,13 @@ class TrainingJob(Training):
         self._link.join(self._settings.deadline)
 
     def _delete(self) -> None:
-        self._link.join(self._settings.deadline)  # CreateJob has perhaps begun another session already
+        self._link.join(self._settings.end_seconds)  # CreateJob has perhaps begun another session already
         self._cancel()
         if self._conversation.link is Link.REPLACED:  # it is the job of another process
             return
         request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
         with self._warning("the job cannot be deleted"):
-            self._stub.DeleteJob(request, timeout=self._settings.deadline, metadata=self._connection.metadata())
+            self._stub.DeleteJob(request, timeout=self._settings.end_seconds, metadata=self._connection.metadata())
 
     def __enter__(self) -> Self:
         return self

@@ -98,10 +98,6 @@ class Training:
         self._published_at = self._now()
         return self._published_at
 
-    def remaining_seconds(self) -> float | None:
-        """How long to wait for the next gradient: 0 if the iteration is over, None for as long as it takes."""
-        return self._wait.remaining(self._elapsed)
-
     @property
     def _elapsed(self) -> float:
         if self._published_at is None:

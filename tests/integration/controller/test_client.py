@@ -6,6 +6,7 @@ import random
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -28,6 +29,7 @@ from tests.servers import PATIENCE, Controller, controller, wait_until
 
 # Waits for every decision.
 PATIENT: Any = {"deadline": PATIENCE, "patience_share": EVERY_DECISION}
+IMPATIENT: Any = {"deadline": 0.01}
 STATIC = JobSpec(policy=Policy(static=StaticPolicy(k=2)))
 
 
@@ -370,6 +372,32 @@ def test_a_training_that_ends_while_it_attaches_again_leaves_no_job(server: Cont
             run(target)
         else:
             asyncio.run(run_asyncio(target))
+    assert name not in names(server)
+
+
+def slow_to_delete(rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+    """What a proxy does in front of a controller that takes longer to delete a job than decisions are waited for."""
+    if rpc == "DeleteJob":
+        time.sleep(10 * IMPATIENT["deadline"])
+    yield from forward(requests)
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_a_slow_controller_deletes_the_job_of_a_training_that_is_over(
+    server: Controller, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(target: str) -> None:
+        async with AsyncDbwClient(target, **IMPATIENT).job(name, workers=4):
+            await asyncio.to_thread(wait_until, lambda: name in names(server))
+
+    name = f"slow-{kind}"
+    with proxied(server.target, slow_to_delete) as target:
+        if kind == "sync":
+            with DbwClient(target, **IMPATIENT).job(name, workers=4):
+                wait_until(lambda: name in names(server))
+        else:
+            asyncio.run(run(target))
+    assert not any("cannot be deleted" in record.getMessage() for record in caplog.records)
     assert name not in names(server)
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -17,6 +19,7 @@ from dbw_controller.client import EVERY_DECISION, AsyncDbwClient, DbwClient
 from tests.proxy import Forward, RefusalError, proxied
 from tests.servers import PATIENCE, Controller
 
+GUIDE = Path(__file__).resolve().parents[3] / "docs/integrating.md"
 PATIENT: Any = {"deadline": PATIENCE, "patience_share": EVERY_DECISION}
 WORKERS, ITERATIONS = 6, 20
 HANG_FROM = 5  # all workers but one
@@ -28,6 +31,14 @@ class Gradient(NamedTuple):
 
     worker: int
     iteration: int
+
+
+class Arrived(NamedTuple):
+    """And when it was there."""
+
+    worker: int
+    iteration: int
+    seconds: float
 
 
 class Work:
@@ -134,7 +145,7 @@ def test_a_deadline_for_fewer_gradients_does_not_stay_without_a_controller(serve
         job.published()
         job.arrived(0.1)
         assert (job.on_fallback, job.k) == (True, WORKERS + 1)
-        assert job.remaining_seconds() is None
+        assert job.deadline_seconds is None
         job.close()
 
 
@@ -164,23 +175,59 @@ def test_an_asyncio_training_goes_on_while_five_of_six_workers_hang(server: Cont
         assert_ended_at_deadlines(summaries, 0.05)
 
 
+def wait_of_the_guide() -> Callable[[Any, Callable[..., list[Arrived]]], None]:
+    """How the guide waits where several gradients come at once."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if "def wait_for_gradients" in block)
+    names: dict[str, Any] = {}
+    exec(block, names)  # noqa: S102 - our own guide
+    wait: Callable[..., None] = names["wait_for_gradients"]
+    return wait
+
+
 def test_a_training_with_a_wait_of_its_own_goes_on_while_five_of_six_workers_hang(server: Controller) -> None:
     def train_with_own_wait(job: Any, gradients: "queue.Queue[Gradient]") -> None:
-        work = Work(gradients.put)
+        work, wait = Work(gradients.put), wait_of_the_guide()
         for _ in range(ITERATIONS):
             work.publish(job.iteration)
             published = job.published()
-            while job.missing:
+
+            def arrived(timeout: float, published: float = published) -> list[Arrived]:
                 try:
-                    gradient = gradients.get(timeout=job.remaining_seconds())
+                    gradient = gradients.get(timeout=timeout)
                 except queue.Empty:
-                    break
-                job.arrived(worker=gradient.worker, seconds=max(job._now() - published, 0.0))
+                    return []
+                return [Arrived(*gradient, max(job._now() - published, 0.0))]
+
+            wait(job, arrived)
             job.end_iteration(**MOMENTS)
 
     with deciding(server, 0.05) as (target, summaries), DbwClient(target, **PATIENT).job("hang", WORKERS) as job:
         within_patience(lambda: train_with_own_wait(job, queue.Queue()))
         assert_ended_at_deadlines(summaries, 0.05)
+
+
+def test_a_wait_of_its_own_does_not_wait_for_workers_that_are_lost_meanwhile(server: Controller) -> None:
+    with deciding(server, None) as (target, summaries), DbwClient(target, **PATIENT).job("lost", WORKERS) as job:
+        gradients: queue.Queue[Arrived] = queue.Queue()
+        gradients.put(Arrived(0, 0, 0.1))
+
+        def arrived(timeout: float) -> list[Arrived]:
+            if not gradients.empty():
+                return [gradients.get()]
+            threading.Thread(target=job.set_workers, args=([0],)).start()
+            try:
+                return [gradients.get(timeout=timeout)]
+            except queue.Empty:
+                return []
+
+        def wait() -> None:
+            job.published()
+            wait_of_the_guide()(job, arrived)
+            job.end_iteration()
+
+        within_patience(wait)
+    assert [(summary.k, summary.end_cause) for summary in summaries] == [(1, END_CAUSE_K_REACHED)]
 
 
 @pytest.mark.parametrize("nothing", [queue.Empty(), TimeoutError(), None], ids=repr)
@@ -237,14 +284,12 @@ def test_workers_that_are_lost_meanwhile_are_not_waited_for(server: Controller) 
 
 def test_a_loop_that_does_not_say_when_parameters_are_published_is_told_so(server: Controller) -> None:
     with DbwClient(server.target, **PATIENT).job("resnet", WORKERS) as job:
-        for wait in (job.remaining_seconds, lambda: next(job.gradients(queue.Queue().get))):
-            with pytest.raises(RuntimeError, match="call `published`"):
-                wait()
+        with pytest.raises(RuntimeError, match="call `published`"):
+            next(job.gradients(queue.Queue().get))
         job.published()
-        assert job.remaining_seconds() is None
         job.end_iteration(k=1, duration_seconds=1.0)
         with pytest.raises(RuntimeError, match="iteration 1 has no beginning"):
-            job.remaining_seconds()
+            next(job.gradients(queue.Queue().get))
 
 
 def test_a_summary_that_is_refused_can_be_told_again(server: Controller) -> None:
