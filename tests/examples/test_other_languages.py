@@ -16,17 +16,23 @@ from typing import Any
 import grpc
 import pytest
 
-from dbw.v1.controller_pb2 import CreateJobRequest, ListJobsRequest, ReportRequest
+from dbw.v1.controller_pb2 import (
+    CreateJobRequest,
+    DeleteJobRequest,
+    GetJobRequest,
+    ListJobsRequest,
+    ReportRequest,
+)
 from dbw.v1.iteration_pb2 import END_CAUSE_DEADLINE, Membership
 from tests.conversations.script import SCRIPTS
-from tests.examples.claims import assert_integrated
+from tests.examples.claims import assert_all_reported, assert_integrated
 from tests.examples.hanging import deciding
 from tests.examples.python import EXAMPLES
 from tests.examples.recorder import recorded
 from tests.examples.running import started, wait_for_line
 from tests.node import install, needs_node
 from tests.proxy import Forward, LostConnection, RefusalError, proxied
-from tests.servers import PATIENCE, controller
+from tests.servers import PATIENCE, controller, wait_until
 
 HERE = Path(__file__).resolve().parent
 WORKERS, SLOW, ITERATIONS = 8, 2, 60
@@ -108,15 +114,33 @@ def test_it_notices_that_it_does_not_converse_as_a_script_says(program: Program,
 
 @by_both_transports
 def test_it_trains_as_decided(program: Program, transport: str) -> None:
+    """It trains until the controller has learnt enough, however long that takes: nobody waits for its answers."""
+    options = ("--job", "example", "--iterations", "100000", "--transport", transport)
     with controller() as server, recorded(server.target) as seen:
-        done = program.run("--controller", seen.target, "--job", "example", "--transport", transport)
-        assert done.returncode == 0, done.stderr
-        assert server.wait_for_log("deleted", job="example")["learnt_iterations"] > ITERATIONS / 2
-    assert " 0 iterations without a decision" in done.stdout
-    job = seen.job("example")
-    assert_integrated(job, WORKERS, ITERATIONS)
+        job = seen.job("example")
+        with program.started("--controller", seen.target, *options), server.stub() as stub:
+            wait_until(lambda: len(job.summaries) > ITERATIONS)
+            wait_until(lambda: stub.GetJob(GetJobRequest(job="example")).job.learnt_iterations >= ITERATIONS)
+    assert_integrated(job, WORKERS, 100000)
     late = {type(report).__name__ for report in job.reports if any(a in job.late for a in report.arrivals)}
     assert late == {"CoordinateRequest" if transport == "stream" else "EndIterationRequest"}
+
+
+@by_both_transports
+def test_it_ends_by_itself_deletes_its_job_and_says_how_often_it_had_no_decision(
+    program: Program, transport: str
+) -> None:
+    with controller() as server, recorded(server.target) as seen:
+        options = ("--job", "example", "--iterations", str(ITERATIONS), "--transport", transport)
+        done = program.run("--controller", seen.target, *options)
+    assert done.returncode == 0, done.stderr
+    job = seen.job("example")
+    assert_all_reported(job, ITERATIONS)
+    without = re.search(r" (\d+) iterations without a decision", done.stdout)
+    assert without, done.stdout
+    fallbacks, unreported = sum(one.fallback for one in job.summaries), ITERATIONS - len(job.summaries)
+    assert fallbacks <= int(without[1]) <= fallbacks + unreported
+    assert DeleteJobRequest in map(type, job.requests), "whether the controller has time for it or not"
 
 
 @by_both_transports

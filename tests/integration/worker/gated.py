@@ -1,10 +1,12 @@
 """A user's model that writes down what it computes, and stands still at certain points until a test opens a gate."""
 
 import os
-from itertools import pairwise
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.servers import ParameterServer, wait_until
+from dbw.v1 import parameter_server_pb2 as pb
+from tests.proxy import Forward
+from tests.servers import wait_until
 
 MODEL = """
 import torch
@@ -84,12 +86,32 @@ def open_gate(folder: Path) -> None:
         gate.write(b"x")
 
 
-def wait_for_heartbeats(server: ParameterServer, id_: str) -> None:
-    """Wait for heartbeats of a worker that sends nothing else, so that it knows what it was told before the last."""
-    silences: list[float] = []
+class Heartbeats:
+    """For a proxy between a worker and its server: lets heartbeats come often, and knows what the worker was told.
 
-    def is_heard() -> bool:
-        silences.append(next(one.silent_seconds for one in server.status().workers if one.worker_id == id_))
-        return sum(later < earlier for earlier, later in pairwise(silences)) >= 3
+    The server's time-out for workers can then be so long that no busy machine makes one time out.
+    """
 
-    wait_until(is_heard)
+    def __init__(self) -> None:
+        self._told = pb.HeartbeatResponse()  # the last answer that the worker has taken in
+        self._answer = pb.HeartbeatResponse()
+
+    def __call__(self, rpc: str, requests: Iterator[bytes], forward: Forward) -> Iterator[bytes]:
+        """Hand a call on."""
+        if rpc == "Heartbeat":  # comes one after the other: the last answer is there
+            self._told = self._answer
+        for data in forward(requests):
+            if rpc == "Heartbeat":
+                self._answer = pb.HeartbeatResponse.FromString(data)
+            yield soon(data) if rpc == "Join" else data
+
+    def wait_until_told(self, is_news: Callable[[pb.HeartbeatResponse], object]) -> None:
+        """Wait until the worker was told some news by a heartbeat, and knows it."""
+        wait_until(lambda: is_news(self._told))
+
+
+def soon(data: bytes) -> bytes:
+    """The answer to Join that asks for a heartbeat five times a second."""
+    joined = pb.JoinResponse.FromString(data)
+    joined.heartbeat_interval_seconds = 0.2
+    return joined.SerializeToString()

@@ -1,41 +1,47 @@
 """What a late worker does (paper, Section 2): drops its gradient between two layers, or finishes it and says so."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.worker.gated import computed, open_gate, wait_for_heartbeats, work_of, write_model
+from tests.integration.worker.gated import Heartbeats, computed, open_gate, work_of, write_model
+from tests.proxy import proxied
 from tests.servers import ParameterServer, Worker, parameter_server, wait_until, worker
 from tests.workers import Pace, working
 
 FORWARD, BACKWARD = [f"forward {i}" for i in range(4)], [f"backward {i}" for i in (3, 2, 1, 0)]
-# Heartbeats come every second, for tests to see them.
-SERVER = ("--policy", "static:1", "--min-workers", "2", "--worker-timeout", "5")
+SERVER = ("--policy", "static:1", "--min-workers", "2", "--worker-timeout", "60")
 
 
 @contextmanager
-def standing_still(folder: Path, stop: str, *flags: str) -> Iterator[tuple[ParameterServer, Worker, Pace]]:
-    """A worker that stands still in its first gradient, beside a fast one that has sent nothing yet."""
-    model, pace = write_model(folder, stop, FORWARD[0]), Pace(0)
+def standing_still(
+    folder: Path, stop: str, *flags: str
+) -> Iterator[tuple[ParameterServer, Worker, Callable[[], None]]]:
+    """A worker that stands still in its first gradient, and what makes this gradient late and tells the worker so."""
+    model, pace, heartbeats = write_model(folder, stop, FORWARD[0]), Pace(0), Heartbeats()
     with (
         parameter_server("--model", f"{model}:build", *SERVER, *flags) as server,
-        worker(server.target, "slow", *work_of(model)) as slow,
+        proxied(server.target, heartbeats) as target,
+        worker(target, "slow", *work_of(model)) as slow,
         working(server.target, 1, pace),
     ):
         wait_until(lambda: stop in computed(folder))
-        yield server, slow, pace
+
+        def make_late() -> None:
+            pace.until(1)
+            heartbeats.wait_until_told(lambda answer: answer.version == 1)
+
+        yield server, slow, make_late
 
 
 @pytest.mark.parametrize(("stop", "expected"), [("forward 1", FORWARD[:2]), ("backward 2", [*FORWARD, *BACKWARD[:2]])])
 def test_paper_newer_parameters_cut_a_computation_short_between_two_layers(
     stop: str, expected: list[str], tmp_path: Path
 ) -> None:
-    with standing_still(tmp_path, stop, "--sync-mode", "push-interrupt") as (server, slow, pace):
-        pace.until(1)
-        wait_until(lambda: server.status().iteration == 1)
-        wait_for_heartbeats(server, "slow")
+    with standing_still(tmp_path, stop, "--sync-mode", "push-interrupt") as (server, slow, make_late):
+        make_late()
         assert computed(tmp_path) == expected
         open_gate(tmp_path)
         wait_until(lambda: len(computed(tmp_path)) > len(expected))
@@ -54,10 +60,8 @@ def test_paper_other_modes_compute_to_the_end_and_save_the_bytes_of_a_late_gradi
     mode: str, stop: str, tmp_path: Path
 ) -> None:
     """Who pulls is told of newer parameters by heartbeats."""
-    with standing_still(tmp_path, stop, "--sync-mode", mode) as (server, slow, pace):
-        pace.until(1)
-        wait_until(lambda: server.status().iteration == 1)
-        wait_for_heartbeats(server, "slow")
+    with standing_still(tmp_path, stop, "--sync-mode", mode) as (server, slow, make_late):
+        make_late()
         received = received_bytes(server)
         open_gate(tmp_path)
         wait_until(lambda: len(computed(tmp_path)) > 8)

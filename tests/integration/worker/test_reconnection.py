@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps.client import LinkError, Parameters
 from dbw_ps.client import ParameterServer as Link
 from dbw_ps.training_log import read
 from dbw_runtime.channel import Connection
-from tests.integration.worker.gated import computed, open_gate, wait_for_heartbeats, work_of, write_model
+from tests.integration.worker.gated import Heartbeats, computed, open_gate, work_of, write_model
+from tests.proxy import proxied
 from tests.servers import PATIENCE, TINY_WORK, ParameterServer, parameter_server, wait_until, worker
 from tests.workers import Pace, working
 
@@ -74,18 +74,18 @@ def test_a_worker_that_timed_out_comes_back_under_its_number() -> None:
 @pytest.mark.parametrize("mode", ["push-wait", "pull"])
 def test_a_worker_that_was_told_that_training_is_over_needs_no_server_to_end(mode: str, tmp_path: Path) -> None:
     """Its gradient took longer than the server had patience with it."""
-    model, pace = write_model(tmp_path, "forward 1"), Pace(0)
-    flags = ("--policy", "static:1", "--min-workers", "2", "--worker-timeout", "2", "--iterations", "1")
+    model, pace, heartbeats = write_model(tmp_path, "forward 1"), Pace(0), Heartbeats()
+    flags = ("--policy", "static:1", "--min-workers", "2", "--iterations", "1")
     with (
         parameter_server("--model", f"{model}:build", "--sync-mode", mode, *flags) as server,
-        worker(server.target, "slow", *work_of(model)) as slow,
+        proxied(server.target, heartbeats) as target,
+        worker(target, "slow", *work_of(model)) as slow,
         working(server.target, 1, pace) as (fast,),
     ):
         wait_until(lambda: "forward 1" in computed(tmp_path))
         pace.until(1)
         fast.join()
-        wait_until(lambda: server.status().phase == pb.TRAINING_PHASE_FINISHED)
-        wait_for_heartbeats(server, "slow")
+        heartbeats.wait_until_told(lambda answer: answer.finished)
         server.kill()
         open_gate(tmp_path)
         assert slow.wait() == 0
