@@ -45,7 +45,7 @@ def simulate(seeds: range, processes: int) -> int:
             if count % 1000 == 0:
                 print(f"{count} seeds, {len(failed)} failed", flush=True)
     if failed:
-        print(f"\n{failed[0]}\n\nTo replay it: python -m tests.simulation ={failed[0].seed}", file=sys.stderr)
+        print(f"\n{failed[0]}\n\nTo replay it: make simulate SEEDS=={failed[0].seed}", file=sys.stderr)
     print(f"{len(seeds)} seeds, {steps} steps, {len(failed)} violations")
     return int(bool(failed))
 

@@ -11,4 +11,4 @@ SEEDS, SEEDS_A_TEST = 1000, 25
 def test_nothing_hangs_and_nothing_is_lost(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         result = run_seed(seed)
-        assert result.violation is None, f"{result}\n\nTo replay it: make simulate SEEDS={seed}:{seed + 1}"
+        assert result.violation is None, f"{result}\n\nTo replay it: make simulate SEEDS=={seed}"
