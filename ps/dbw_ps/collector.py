@@ -72,7 +72,7 @@ class GradientCollector:
     def use(self, member: Member, gradient: WholeGradient) -> None:
         """Add a gradient that is complete. Raises OutlierError if its norm speaks against that."""
         norms = math.sqrt(gradient.squared_norm), math.sqrt(gradient.squared_buffer_norm)
-        if problem := self._outliers.problem(member.number, *norms):
+        if problem := self._outliers.problem(member.number, *norms, self._rounds.was_refused(member.number)):
             raise OutlierError(problem)
         if gradient.header.HasField("loss"):
             self._losses[member.number] = gradient.header.loss
@@ -112,6 +112,8 @@ class GradientCollector:
         while (end := self._rounds.end(self.now(), self._members.live)) is None:
             if self.is_stopping:
                 return None
+            for worker in self._rounds.to_try_again(self._members.live):
+                start_over(worker)
             wake_at = self._rounds.wake_at
             if self._rounds.is_blocked(self._members.live):
                 wake_at = self._go_on_or_wait(start_over)

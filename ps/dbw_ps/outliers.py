@@ -48,23 +48,26 @@ class UsualNorm:
         """Those whose norms are known."""
         return self._norms.keys()
 
-    def add(self, worker: int, norm: float) -> None:
-        """Take note of a worker's norm. One of 0 says nothing about others."""
+    def add(self, worker: int, norm: float, is_repeated: bool = False) -> None:
+        """Take note of a worker's norm. One of 0 says nothing about others.
+
+        One that `is_repeated`, because its worker was asked for a gradient again, does not make others be forgotten.
+        """
         if not norm:
             return
-        self._add(worker, norm)
+        self._add(worker, norm, is_repeated)
         while (oldest := next(iter(self._norms))) != worker and self._is_forgotten(oldest):
             self.forget(oldest)
         median = self._sorted[(len(self._sorted) - 1) // 2]
         self.value = max(median, MIN_FALL_FACTOR * self.value if self._count > MIN_NORMS else 0.0)
 
-    def _add(self, worker: int, norm: float) -> None:
+    def _add(self, worker: int, norm: float, is_repeated: bool = False) -> None:
         norms = self._norms.pop(worker, None) or deque(maxlen=RECENT_NORMS)
         norms.append(norm)
         self._forget_median(worker)
         self._norms[worker], self._medians[worker] = norms, median_low(norms)
         insort(self._sorted, self._medians[worker])
-        self._count += 1
+        self._count += not is_repeated
         self._last[worker] = self._count
 
     def is_exceeded(self, worker: int, norm: float, max_ratio: float) -> bool:
@@ -110,11 +113,11 @@ class Outliers:
         """All that is needed to go on from here later."""
         return {name: usual.state for name, usual in self._usual.items()}
 
-    def problem(self, worker: int, gradient: float, buffers: float = 0.0) -> str | None:
+    def problem(self, worker: int, gradient: float, buffers: float = 0.0, is_repeated: bool = False) -> str | None:
         """Take note of the norms of what a worker sends; returns what is wrong with them, if anything is."""
         problem = None
         for (name, usual), norm in zip(self._usual.items(), (gradient, buffers), strict=True):
-            usual.add(worker, norm)
+            usual.add(worker, norm, is_repeated)
             if self._max_ratio and usual.is_exceeded(worker, norm, self._max_ratio):
                 problem = f"the norm of its {name} is {norm:.3g}, and usually it is {usual.value:.3g}"
         return problem

@@ -49,6 +49,9 @@ class Fate(Enum):
     LOST = "lost"  # broken off, or the worker is gone; it may come again
 
 
+REFUSED = (Fate.REJECTED, Fate.OUTLIER)
+
+
 class End(NamedTuple):
     """An iteration that ended."""
 
@@ -75,8 +78,10 @@ class Round:
         self.give_up = give_up  # when to stop waiting, and
         self.cause_then = cause
         self.fates: dict[int, Fate] = {}
+        self.refused: set[int] = set()  # workers, also those that have joined again since
         self.used = 0
         self.lost = 0
+        self.others_may_try_again = False  # an upload has broken off since those that were refused could
         self.attempts = 1  # how often all gradients were rejected, and the one that is under way
 
 
@@ -105,19 +110,35 @@ class Rounds:
         return {worker for worker, fate in fates.items() if fate is Fate.OUTLIER}
 
     def start_over(self, live: Set[int], believed: Set[int] = frozenset()) -> Set[int]:
-        """Which workers are to join again, where an iteration is blocked; none if all fail again and again.
+        """Which workers are to join again, where an iteration is blocked: all, or none if all fail again and again.
 
-        Outliers that are believed by now will be taken the next time.
+        Outliers that are believed by now will be taken the next time, and what was lost may come through. Meanwhile a
+        worker whose gradient was refused may be well again.
         """
         its = self._current
         assert its is not None
-        again = {worker for worker in live if its.fates[worker] not in (Fate.REJECTED, Fate.OUTLIER)} | believed
-        if not again:
+        if not believed and all(its.fates[worker] in REFUSED for worker in live):
             its.attempts += 1
-            again = set(live) if its.attempts <= MAX_ATTEMPTS else set()
-        for worker in again:
+            if its.attempts > MAX_ATTEMPTS:
+                return set()
+        for worker in live:
             self._forget_lost(worker)
-        return again
+        return live
+
+    def to_try_again(self, live: Set[int]) -> Set[int]:
+        """Workers that are to join again before an iteration is blocked: refused ones, when an upload has broken off.
+
+        Otherwise one that is well again would wait for as long as others try in vain.
+        """
+        its = self._current
+        if its is None or its.used or not its.others_may_try_again:
+            return set()
+        its.others_may_try_again = False
+        return {worker for worker in live if its.fates.get(worker) in REFUSED}
+
+    def was_refused(self, worker: int) -> bool:
+        """Whether a gradient of this worker was rejected, or an outlier, in the current iteration."""
+        return self._current is not None and worker in self._current.refused
 
     @property
     def wake_at(self) -> float | None:
@@ -197,6 +218,7 @@ class Rounds:
             return
         self._note(its, worker, fate)
         if fate is Fate.LOST:
+            its.others_may_try_again = True
             self._count_lost(worker)
         else:  # it came in whole
             self._forget_lost(worker)
@@ -204,6 +226,8 @@ class Rounds:
     def _note(self, its: Round, worker: int, fate: Fate) -> None:
         its.lost += worker not in its.fates  # once, also if it is broken off because the worker timed out
         its.fates[worker] = fate
+        if fate in REFUSED:
+            its.refused.add(worker)
 
     def _count_lost(self, worker: int) -> None:
         self._lost_in_a_row[worker] += 1

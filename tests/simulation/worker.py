@@ -53,6 +53,7 @@ class SimulatedWorker:
         self.stalled_until = 0.0  # its uploads stand still in their middle
         self.dribbles_until = 0.0  # its uploads are tiny pieces, or empty ones:
         self._dribble = random.choice(DRIBBLES)
+        self._is_dribbling = False  # an upload is under way that does, to its end
         self.sends_garbage = False  # its next gradient is wrong, though finite, and
         self.lies = False  # says a loss that is wrong: once there were others before it, to compare with
         self.garbage_until = 0.0  # all its gradients are wrong, as long as the server knows `others_are_known`
@@ -63,7 +64,7 @@ class SimulatedWorker:
     def is_well(self) -> bool:
         """Whether it does its work as it should."""
         troubles = self.stuck_until, self.idle_until, self.stalled_until, self.dribbles_until, self.garbage_until
-        return max(troubles) <= self._loop.time()
+        return max(troubles) <= self._loop.time() and not self._is_dribbling
 
     async def run(self) -> None:
         """Work until training is over."""
@@ -186,6 +187,7 @@ class SimulatedWorker:
             turn.set()
             self._used += (await response).outcome == pb.GRADIENT_OUTCOME_USED
         finally:
+            self._is_dribbling = False
             headers.cancel()
             response.cancel()
 
@@ -195,7 +197,8 @@ class SimulatedWorker:
         yield pb.PushGradientRequest(header=header)
         await turn.wait()
         offset, end, size, pause = 0, len(data), -(-len(data) // PIECES // 4) * 4, 0.0
-        if self._loop.time() < self.dribbles_until:
+        self._is_dribbling = self._loop.time() < self.dribbles_until
+        if self._is_dribbling:
             (size, pause), end = self._dribble, end - 4  # it never sends all of it
         while offset < end:
             while self._loop.time() < self.stalled_until:

@@ -16,8 +16,8 @@ GARBAGE = 1e25
 class Played(Outliers):
     """Outliers, by a norm of the gradient alone."""
 
-    def is_outlier(self, worker: int, norm: float) -> bool:
-        return self.problem(worker, norm) is not None
+    def is_outlier(self, worker: int, norm: float, is_repeated: bool = False) -> bool:
+        return self.problem(worker, norm, is_repeated=is_repeated) is not None
 
 
 def trained(workers: int = 3, iterations: int = 2 * MIN_NORMS, norm: float = 1.0) -> Played:
@@ -168,6 +168,13 @@ def test_workers_that_are_gone_do_not_say_for_ever_what_is_usual() -> None:
         outliers.is_outlier(13, 1.0)
     assert refused <= REMEMBERED_NORMS * 14
     assert outliers.are_most({10, 11, 12})
+
+
+def test_nobody_is_forgotten_because_a_worker_sends_the_same_garbage_again_and_again() -> None:
+    outliers = trained(workers=3)
+    for _ in range(10 * REMEMBERED_NORMS):
+        assert outliers.is_outlier(0, GARBAGE, is_repeated=True)
+    assert not outliers.are_most({0})
 
 
 def test_workers_that_are_hardly_ever_used_are_not_forgotten() -> None:

@@ -240,21 +240,52 @@ def test_a_worker_that_tries_again_helps() -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "believed", "completed"])
-def test_who_has_sent_nothing_that_was_rejected_starts_over_whenever_nothing_else_can_come(how: str) -> None:
-    """Its gradient may be right: it was lost on its way, seemed too large, or was not sent as a stream had broken."""
+def test_all_start_over_as_long_as_a_gradient_may_be_right(how: str) -> None:
+    """It was lost on its way, seemed too large, or was not sent as a stream had broken.
+
+    Meanwhile a worker whose gradient was rejected may be well again.
+    """
     rounds = rounds_of(2, k=1)
-    rounds.fail(1, 0, Fate.REJECTED)
     for i in range(3 * MAX_ATTEMPTS):
+        rounds.fail(1, 0, Fate.REJECTED)
         if how == "completed":
             rounds.complete(0, 0, 101.0 + i)
         else:
             rounds.fail(0, 0, Fate.LOST if how == "lost" else Fate.OUTLIER)
         assert rounds.blocked
-        assert rounds.start_all_over({0} if how == "believed" else set()) == {0}
+        assert rounds.start_all_over({0} if how == "believed" else set()) == {0, 1}
         assert not rounds.blocked
-    assert rounds.arrive(0, 0, 150.0) is USED
+    assert rounds.arrive(1, 0, 150.0) is USED
+    assert rounds.arrive(0, 0, 150.0) is Verdict.LATE
     assert rounds.over(150.0) is not None
-    assert rounds.take_arrivals() == [Arrival(0, 0, 50.0)]
+
+
+@pytest.mark.parametrize("fate", [Fate.REJECTED, Fate.OUTLIER])
+def test_workers_whose_gradients_were_refused_try_again_whenever_that_of_another_breaks_off(fate: Fate) -> None:
+    rounds = rounds_of(4, k=1)
+    rounds.fail(0, 0, fate)
+    assert rounds.to_try_again(rounds.live) == set()
+    for _ in range(2):
+        lose(rounds, 1)
+        assert rounds.to_try_again({1, 2, 3}) == set(), "it is not alive"
+        lose(rounds, 1)
+        assert rounds.to_try_again(rounds.live) == {0}
+        assert rounds.to_try_again(rounds.live) == set()
+    assert not rounds.blocked
+    assert rounds.arrive(2, 0, 101.0) is USED
+    lose(rounds, 3)
+    assert rounds.to_try_again(rounds.live) == set(), "the iteration ends without it"
+
+
+def test_a_worker_whose_gradient_may_be_right_starts_over_after_all_attempts_of_others() -> None:
+    rounds = rounds_of(1, k=1)
+    for _ in range(MAX_ATTEMPTS):
+        rounds.fail(0, 0, Fate.OUTLIER)
+        again = rounds.start_all_over()
+    assert not again
+    rounds.join(1)
+    rounds.fail(1, 0, Fate.LOST)
+    assert rounds.start_all_over() == {0, 1}
 
 
 def test_a_worker_that_said_that_it_would_not_send_is_waited_for_when_it_joins_again() -> None:
