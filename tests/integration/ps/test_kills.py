@@ -45,7 +45,7 @@ def test_workers_that_are_killed_do_not_stop_the_others_and_come_back_under_thei
     path, pace = tmp_path / "log", Pace(0)
     run = ("--policy", policy, "--min-workers", "3", "--iterations", "100", "--training-log", str(path))
     with (
-        parameter_server(*TINY, *run, "--worker-timeout", "1") as server,
+        parameter_server(*TINY, *run) as server,
         working(server.target, 2, pace) as (worker, other),
     ):
         numbers, iteration = set(), 0
@@ -106,7 +106,7 @@ def test_training_goes_on_without_its_controller_and_obeys_it_when_it_is_back(tm
             worker.wait_for(iteration)
             return server.status().decision_source == source
 
-        assert advanced_by(pb.DECISION_SOURCE_CONTROLLER)
+        wait_until(lambda: advanced_by(pb.DECISION_SOURCE_CONTROLLER))
         first.kill()
         wait_until(lambda: advanced_by(pb.DECISION_SOURCE_FALLBACK))
         assert advanced_by(pb.DECISION_SOURCE_FALLBACK)
