@@ -66,8 +66,10 @@ def test_a_worker_that_timed_out_comes_back_under_its_number() -> None:
         before, number = used(), two.number
         two.process.send_signal(signal.SIGCONT)
         wait_until(lambda: used() > before + 3)
-        assert server.status().k == 2
-        assert [line["worker"] for line in two.logs if line["message"] == "joined"] == [number, number]
+        wait_until(lambda: server.status().k == 2)
+        joined = [line["worker"] for line in two.logs if line["message"] == "joined"]
+        assert len(joined) >= 2, "on a busy machine it may time out by itself, too"
+        assert set(joined) == {number}
         assert two.stop() == 0
 
 
