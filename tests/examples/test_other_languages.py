@@ -31,6 +31,7 @@ from tests.examples.python import EXAMPLES
 from tests.examples.recorder import recorded
 from tests.examples.running import started, wait_for_line
 from tests.node import install, needs_node
+from tests.ports import lasting_address
 from tests.proxy import Forward, LostConnection, RefusalError, proxied
 from tests.servers import PATIENCE, controller, wait_until
 
@@ -145,12 +146,15 @@ def test_it_ends_by_itself_deletes_its_job_and_says_how_often_it_had_no_decision
 
 @by_both_transports
 def test_it_goes_on_while_the_controller_is_restarted(program: Program, transport: str) -> None:
-    options = ["--iterations", "5000", "--transport", transport]
-    with controller() as server, program.started("--controller", server.target, *options) as process:
+    address, options = lasting_address(), ["--iterations", "5000", "--transport", transport]
+    with (
+        controller("--listen", address) as server,
+        program.started("--controller", address, *options) as process,
+    ):
         wait_for_line(process, "iteration 10:")
         server.kill()
         wait_for_line(process, "on fallback")
-        with controller("--listen", server.target):
+        with controller("--listen", address):
             wait_for_line(process, "decisions of the controller again")
 
 

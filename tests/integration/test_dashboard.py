@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dbw.v1.controller_pb2 import GetJobRequest
 from dbw_worker import datasets
+from tests.ports import lasting_address
 from tests.prometheus import RULES, Prometheus, needs_prometheus, prometheus
 from tests.servers import controller, parameter_server, wait_until, worker
 
@@ -57,7 +58,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     datasets.load("digits", folder)
     kept = ("--worker-metrics", "--state-dir", str(folder / "state"))
     with ExitStack() as stack:
-        first = stack.enter_context(controller(*kept))
+        same = ("--listen", lasting_address(), "--metrics-listen", lasting_address())
+        first = stack.enter_context(controller(*kept, *same))
         files = ("--checkpoint-dir", str(folder / "checkpoints"), "--training-log", str(folder / "log.jsonl"))
         flags = (*TRAINING, *files, "--checkpoint-seconds", "1", "--controller", first.target)
         server = stack.enter_context(parameter_server(*flags))
@@ -73,7 +75,6 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         watcher = stack.enter_context(prometheus(folder, ports))
         wait_until(lambda: watcher.query(f'dbw_iterations_total{{dbw_job="{JOB}"}} > 0'))
         first.kill()
-        same = ("--listen", first.target, "--metrics-listen", f"127.0.0.1:{first.metrics_port}")
         again = stack.enter_context(controller(*kept, *same))
         stub = stack.enter_context(again.stub())
         with pytest.raises(grpc.RpcError):  # a call that is refused, for those who count them

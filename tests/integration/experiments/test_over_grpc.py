@@ -117,9 +117,11 @@ def test_training_does_not_go_on_without_its_controller(monkeypatch: pytest.Monk
             async with asyncio.timeout(PATIENCE):
                 return await train(RUN, learner.step, over_network(RUN, lost.target))
 
-        with pytest.raises(ControllerLostError, match="iteration 6"):
+        with pytest.raises(ControllerLostError) as caught:
             asyncio.run(within_patience())
-        assert learner.steps == 6
+        # Where the controller is slow before that happens, it is lost already.
+        assert str(caught.value).endswith(f" iteration {learner.steps}")
+        assert learner.steps <= 6
 
 
 def test_training_does_not_begin_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:

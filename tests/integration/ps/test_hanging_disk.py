@@ -8,6 +8,7 @@ import pytest
 
 from dbw_ps.training_log import read
 from tests.disks import Disk, mounted_disk
+from tests.ports import lasting_address
 from tests.servers import parameter_server, wait_until
 from tests.workers import TINY, Pace, newest, working
 
@@ -57,9 +58,9 @@ def test_training_goes_on_while_the_disk_hangs_and_everything_is_saved_afterward
 def test_a_server_whose_disk_hangs_can_be_stopped_and_another_one_goes_on_from_its_last_checkpoint(disk: Disk) -> None:
     pace = Pace(10)
     seconds = ("--last-checkpoint-seconds", "0.5")
-    with parameter_server(*flags(disk), *seconds) as server, working(server.target, 2, pace) as (worker, _):
+    address = ("--listen", lasting_address(), "--metrics-listen", lasting_address())
+    with parameter_server(*flags(disk), *seconds, *address) as server, working(server.target, 2, pace) as (worker, _):
         worker.wait_for(10)
-        address = ("--listen", server.target, "--metrics-listen", f"127.0.0.1:{server.metrics_port}")
         with disk.hanging():
             pace.until(50)
             worker.wait_for(50)

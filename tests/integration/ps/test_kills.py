@@ -12,6 +12,7 @@ import pytest
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import training_log
 from tests import servers
+from tests.ports import lasting_address
 from tests.servers import ParameterServer, controller, parameter_server, wait_until
 from tests.workers import (
     STOPS,
@@ -45,7 +46,7 @@ def test_workers_that_are_killed_do_not_stop_the_others_and_come_back_under_thei
     path, pace = tmp_path / "log", Pace(0)
     run = ("--policy", policy, "--min-workers", "3", "--iterations", "100", "--training-log", str(path))
     with (
-        parameter_server(*TINY, *run, "--worker-timeout", "1") as server,
+        parameter_server(*TINY, *run) as server,
         working(server.target, 2, pace) as (worker, other),
     ):
         numbers, iteration = set(), 0
@@ -94,7 +95,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_gradient_ends_the_wait_for_
 def test_training_goes_on_without_its_controller_and_obeys_it_when_it_is_back(tmp_path: Path) -> None:
     path, pace = tmp_path / "log", Pace(20)
     with ExitStack() as stack:
-        first = stack.enter_context(controller())
+        first = stack.enter_context(controller("--listen", lasting_address()))
         flags = ("--controller", first.target, "--min-workers", "3", "--training-log", str(path))
         server = stack.enter_context(parameter_server(*TINY, *flags))
         (worker, *_) = stack.enter_context(working(server.target, 3, pace))
@@ -106,7 +107,7 @@ def test_training_goes_on_without_its_controller_and_obeys_it_when_it_is_back(tm
             worker.wait_for(iteration)
             return server.status().decision_source == source
 
-        assert advanced_by(pb.DECISION_SOURCE_CONTROLLER)
+        wait_until(lambda: advanced_by(pb.DECISION_SOURCE_CONTROLLER))
         first.kill()
         wait_until(lambda: advanced_by(pb.DECISION_SOURCE_FALLBACK))
         assert advanced_by(pb.DECISION_SOURCE_FALLBACK)
@@ -130,8 +131,8 @@ def test_a_parameter_server_that_is_killed_loses_nothing_and_counts_nothing_twic
     run = ("--policy", "sync", "--min-workers", "3", "--iterations", "200", "--training-log", str(path), "--resume")
     checkpoints = ("--checkpoint-dir", str(folder), "--checkpoint-iterations", "7")
     with ExitStack() as stack:
-        server = stack.enter_context(parameter_server(*TINY, *run, *checkpoints))
-        address = ("--listen", server.target)
+        address = ("--listen", lasting_address())
+        server = stack.enter_context(parameter_server(*TINY, *run, *checkpoints, *address))
         workers = stack.enter_context(working(server.target, 3, pace))
         reached = 0
         for end in (ParameterServer.kill, ParameterServer.stop, ParameterServer.kill):

@@ -57,7 +57,7 @@ def test_a_worker_that_never_sends_does_not_keep_training_from_its_end(
 ) -> None:
     """Its heartbeats go on: it does not time out, and learns in the end that training is over."""
     path, stuck = tmp_path / "log", Stuck()
-    run = ("--min-workers", "3", "--iterations", "12", "--worker-timeout", "5", "--training-log", str(path))
+    run = ("--min-workers", "3", "--iterations", "12", "--training-log", str(path))
     with parameter_server(*TINY, *flags, *run) as server:
         idle = Worker(Connection(server.target), "stuck", compute=stuck)
         with working(server.target, 2) as (one, other):
@@ -80,7 +80,7 @@ def test_a_worker_that_stands_still_times_out_and_joins_again_by_itself(computes
     pace = Pace(10)
     stop = Stop(9, "parameters") if computes else None
     with (
-        parameter_server(*TINY, "--policy", "sync", "--min-workers", "3", "--worker-timeout", "1") as server,
+        parameter_server(*TINY, "--policy", "sync", "--min-workers", "3", "--worker-timeout", "10") as server,
         working(server.target, 2, pace) as (worker, _),
         WorkerProcess(server.target, "process", stop) as process,
     ):
@@ -100,7 +100,7 @@ def test_a_worker_that_stands_still_times_out_and_joins_again_by_itself(computes
 
 def test_a_worker_that_falls_silent_within_a_gradient_times_out_and_loses_one(tmp_path: Path) -> None:
     path, pace = tmp_path / "log", Pace(0)
-    run = ("--policy", "sync", "--worker-timeout", "1", "--training-log", str(path))
+    run = ("--policy", "sync", "--worker-timeout", "10", "--training-log", str(path))
     with parameter_server(*TINY, *run) as server, working(server.target, 1, pace) as (worker,):
         worker.wait_for(0)
         with Rogue(server.target) as rogue:

@@ -214,9 +214,10 @@ def test_paper_a_late_worker_goes_on_with_the_newest_parameters(mode: str) -> No
 
 def test_the_controller_is_told_of_arrivals_late_ones_included() -> None:
     with controller() as deciding:
-        flags = ("--controller", deciding.target, "--policy", "static:2", "--job", "told")
+        patient = ("--decision-deadline", "60", "--decision-share", "1e9")  # waits for every decision
+        flags = ("--controller", deciding.target, "--policy", "static:2", "--job", "told", *patient)
         server_flags = ("--model", "tests.models:tiny", "--min-workers", "3", "--max-seconds", "3600", *flags)
-        with parameter_server(*server_flags, "--worker-timeout", "5") as server, working(server.target, 3) as workers:
+        with parameter_server(*server_flags) as server, working(server.target, 3) as workers:
             for worker in workers:
                 worker.wait_for(30)
             assert server.stop() == 0

@@ -20,7 +20,7 @@ LARGE = ("--model", "tests.models:large", "--policy", "static:1", "--min-workers
 
 def test_the_only_worker_starts_over_when_its_upload_has_stalled() -> None:
     """It would wait for newer parameters, and the server for its gradient."""
-    flags = (*TINY, "--worker-timeout", "4")
+    flags = (*TINY, "--worker-timeout", "10")
     with parameter_server(*flags) as server, Rogue(server.target) as rogue, heartbeats(rogue):
         rogue.wait_until_expected(workers=1)
         stream = rogue.stub.Subscribe(pb.SubscribeRequest(session=rogue.session), timeout=PATIENCE)
@@ -97,6 +97,17 @@ class Dribbling:
         self._sent += 4
 
 
+def dribble_until_done(push: UnfinishedPush, *uploads: Dribbling) -> None:
+    """Let some elements of each upload come all the time, until a push has an answer."""
+
+    def is_done() -> bool:
+        for upload in uploads:
+            upload.dribble()
+        return bool(push.call.done())
+
+    wait_until(is_done)
+
+
 def test_an_upload_that_dribbles_does_not_stop_the_others() -> None:
     """Long gradients come in one after the other, and its turn would never end."""
     with parameter_server(*LARGE) as server, Rogue(server.target) as rogue, Rogue(server.target, "other") as other:
@@ -108,8 +119,7 @@ def test_an_upload_that_dribbles_does_not_stop_the_others() -> None:
             pushing = other.begin_push()
             for piece in pieces.cut(other.header(0, torch.zeros(1_201_200)), bytes_of(torch.zeros(1_201_200))):
                 pushing.send(piece)
-            while not pushing.call.done():
-                slow.dribble()
+            dribble_until_done(pushing, slow)
             assert pushing.end().outcome == pb.GRADIENT_OUTCOME_USED
             assert slow.push.end().outcome == pb.GRADIENT_OUTCOME_LATE
 
@@ -128,9 +138,7 @@ def test_two_uploads_that_dribble_do_not_stop_the_others_for_long() -> None:
         pushing = rogues[2].begin_push()
         for piece in pieces.cut(rogues[2].header(1, vector), bytes_of(vector)):
             pushing.send(piece)
-        while not pushing.call.done():
-            for upload in slow:
-                upload.dribble()
+        dribble_until_done(pushing, *slow)
         assert pushing.end().outcome == pb.GRADIENT_OUTCOME_USED
         assert 'dbw_ps_gradients_total{outcome="lost"}' in server.metrics()
 
@@ -168,12 +176,7 @@ def test_an_upload_that_dribbles_is_broken_off() -> None:
     ):
         wait_until(lambda: 'dbw_ps_gradients_total{outcome="used"} 1.0' in server.metrics())  # the worker's
         slow = Dribbling(rogue, 0, 1_201_200)
-
-        def is_broken_off() -> bool:
-            slow.dribble()
-            return bool(slow.push.call.done())
-
-        wait_until(is_broken_off)
+        dribble_until_done(slow.push, slow)
         with pytest.raises(grpc.RpcError) as caught:
             slow.push.call.result(PATIENCE)
         assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")

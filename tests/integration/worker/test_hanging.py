@@ -15,7 +15,7 @@ from tests.programs import dbw
 from tests.servers import PATIENCE, ParameterServer, Worker, parameter_server, wait_until, worker
 from tests.workers import Rogue, heartbeats, working
 
-SYNC = ("--model", "tests.models:tiny", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "3")
+SYNC = ("--model", "tests.models:tiny", "--policy", "sync", "--min-workers", "2", "--worker-timeout", "10")
 DATA = """
 import os
 from torch.utils.data import Dataset
@@ -146,7 +146,7 @@ def test_a_worker_that_is_merely_slow_is_waited_for_beyond_the_time_out() -> Non
     """Its gradients take longer than the time-out of workers; the other one's take no time."""
     with (
         parameter_server(*SYNC) as server,
-        worker(server.target, "slow", *WORK, "--dataset", "tests.models:examples", "--delay", "constant:4"),
+        worker(server.target, "slow", *WORK, "--dataset", "tests.models:examples", "--delay", "constant:11"),
         working(server.target, 1) as (fast,),
     ):
         fast.wait_for(3)

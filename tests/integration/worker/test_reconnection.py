@@ -12,6 +12,7 @@ from dbw_ps.client import ParameterServer as Link
 from dbw_ps.training_log import read
 from dbw_runtime.channel import Connection
 from tests.integration.worker.gated import Heartbeats, computed, open_gate, work_of, write_model
+from tests.ports import lasting_address
 from tests.proxy import proxied
 from tests.servers import PATIENCE, TINY_WORK, ParameterServer, parameter_server, wait_until, worker
 from tests.workers import Pace, working
@@ -29,7 +30,7 @@ def test_workers_outlive_a_server_that_is_killed_and_keep_their_numbers(mode: st
     kept = ("--checkpoint-dir", str(folder), "--checkpoint-iterations", "1", "--training-log", str(log))
     flags = (*TINY, *kept, "--sync-mode", mode, "--min-workers", "2")
     with ExitStack() as stack:
-        server = stack.enter_context(parameter_server(*flags))
+        server = stack.enter_context(parameter_server(*flags, "--listen", lasting_address()))
         ids = ("one", "two")
         workers = [stack.enter_context(worker(server.target, id_, *TINY_WORK, "--delay", "exp:0.01")) for id_ in ids]
         wait_until(lambda: server.status().checkpoint_iteration >= 5)
@@ -66,8 +67,10 @@ def test_a_worker_that_timed_out_comes_back_under_its_number() -> None:
         before, number = used(), two.number
         two.process.send_signal(signal.SIGCONT)
         wait_until(lambda: used() > before + 3)
-        assert server.status().k == 2
-        assert [line["worker"] for line in two.logs if line["message"] == "joined"] == [number, number]
+        wait_until(lambda: server.status().k == 2)
+        joined = [line["worker"] for line in two.logs if line["message"] == "joined"]
+        assert len(joined) >= 2, "on a busy machine it may time out by itself, too"
+        assert set(joined) == {number}
         assert two.stop() == 0
 
 
@@ -91,17 +94,10 @@ def test_a_worker_that_was_told_that_training_is_over_needs_no_server_to_end(mod
         assert slow.wait() == 0
 
 
-def free_port() -> int:
-    """A port that nobody listens on any more."""
-    with parameter_server("--model", "tests.models:tiny") as server:
-        port: int = server.port
-    return port
-
-
 def test_patience_ends_whether_the_server_never_was_there_or_is_gone_for_good() -> None:
     with parameter_server("--model", "tests.models:tiny", "--min-workers", "2") as server:
         impatient = (*TINY_WORK, "--patience", "1")
-        nowhere = f"127.0.0.1:{free_port()}"
+        nowhere = lasting_address()
         with worker(nowhere, "never", *impatient) as never, worker(server.target, "gone", *impatient) as gone:
             gone.wait_for_log("joined")
             server.kill()
@@ -116,7 +112,7 @@ def test_patience_ends_whether_the_server_never_was_there_or_is_gone_for_good() 
 def test_patience_begins_anew_when_a_server_was_there_again() -> None:
     """Also if it has sent no parameters, because it waits for more workers."""
     now = 0.0
-    flags = (*TINY, "--min-workers", "2", "--listen", f"127.0.0.1:{free_port()}")
+    flags = (*TINY, "--min-workers", "2", "--listen", lasting_address())
     found: list[Parameters | LinkError | None] = []
     with ExitStack() as stack:
         link = Link(Connection(flags[-1]), "patient", patience=10.0, clock=lambda: now)
