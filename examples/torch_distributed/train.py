@@ -27,7 +27,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import ProcessException, spawn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dbw_controller.client import DbwClient, Moments
@@ -35,7 +35,7 @@ from dbw_controller.client import DbwClient, Moments
 Arrival = tuple[int, float, Tensor]  # the worker, when it was, and the message
 
 STOP = -1.0  # instead of a version; the worker sends it back, when it has finished its gradient
-STOP_SECONDS = 5.0  # how long it may take for that
+STOP_SECONDS = 10.0  # how long it may take for that
 CLASSES, FEATURES, BATCH_SIZE, LEARNING_RATE = 10, 50, 64, 0.25
 CENTRES = 0.5 * torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(0))
 
@@ -156,9 +156,14 @@ def run_all(world_size: int, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = (world_size, f"file://{folder}/rendezvous", options)
         ranks = spawn(run, args=arguments, nprocs=world_size, join=False)  # type: ignore[no-untyped-call]
+        server = ranks.processes[0]
         try:
-            while not ranks.join(timeout=1.0) and ranks.processes[0].exitcode != 0:  # raises what a rank has raised
+            while not ranks.join(timeout=1.0) and server.exitcode != 0:  # raises what a rank has raised
                 pass
+        except ProcessException:
+            server.join(STOP_SECONDS)
+            if server.exitcode != 0:  # otherwise it has left, and a worker that was slow to stop misses it
+                raise
         finally:
             for process in ranks.processes:
                 process.kill()  # if it hangs

@@ -44,16 +44,16 @@ def deciding(target: str, k: int, deadline_seconds: float, last: float = math.in
 
 def descendants(root: int) -> list[int]:
     """The processes that a process has started, and those that they have, oldest first."""
-    parents: dict[int, list[int]] = {}
+    parents: dict[int, list[tuple[int, int]]] = {}  # each one's children: when they were started, and their numbers
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has ended
-        parents.setdefault(int(fields[1]), []).append(int(path.parent.name))
+        parents.setdefault(int(fields[1]), []).append((int(fields[19]), int(path.parent.name)))
     found, unseen = [], [root]
     while unseen:
-        unseen += (children := sorted(parents.get(unseen.pop(), [])))
+        unseen += (children := [child for _, child in sorted(parents.get(unseen.pop(), []))])
         found += children
     return found
 
