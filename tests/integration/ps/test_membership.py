@@ -2,6 +2,8 @@
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -117,14 +119,21 @@ def test_a_worker_that_falls_silent_within_a_gradient_times_out_and_loses_one(tm
     assert (entry["k"], entry["lost_gradients"]) == (1, 1)
 
 
-def test_a_worker_whose_session_ends_within_gradients_again_and_again_is_left_out() -> None:
-    """As that of one whose heartbeats no longer come, either, as soon as it sends much."""
+@contextmanager
+def awaited_rogue() -> Iterator[tuple[ParameterServer, Rogue]]:
+    """An iteration that waits for a rogue, and for another worker that never sends its gradient."""
     with (
         parameter_server(*TINY, "--policy", "sync", "--min-workers", "2") as server,
         working(server.target, 1, Pace(0)),
         Rogue(server.target) as rogue,
     ):
         rogue.wait_until_expected(workers=2)
+        yield server, rogue
+
+
+def test_a_worker_whose_session_ends_within_gradients_again_and_again_is_left_out() -> None:
+    """As that of one whose heartbeats no longer come, either, as soon as it sends much."""
+    with awaited_rogue() as (server, rogue):
         for _ in range(MAX_LOST_IN_A_ROW):
             push = rogue.begin_push()
             push.send(rogue.half(0, torch.ones(39)))
@@ -137,12 +146,7 @@ def test_a_worker_whose_session_ends_within_gradients_again_and_again_is_left_ou
 
 
 def test_a_worker_that_leaves_and_joins_again_and_again_is_not_left_out() -> None:
-    with (
-        parameter_server(*TINY, "--policy", "sync", "--min-workers", "2") as server,
-        working(server.target, 1, Pace(0)),
-        Rogue(server.target) as rogue,
-    ):
-        rogue.wait_until_expected(workers=2)
+    with awaited_rogue() as (_, rogue):
         for _ in range(MAX_LOST_IN_A_ROW):
             rogue.leave()
             rogue.rejoin()
