@@ -7,10 +7,8 @@ responses writes them to it.
 
 import asyncio
 import logging
-import math
 import re
 import secrets
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -19,8 +17,8 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from dbw_runtime.failure import StatusError, invalid_value, limit_reached, not_ready
-from dbw_runtime.security import Authenticator
+from dbw_runtime.failure import StatusError, invalid_value
+from dbw_runtime.gate import Gate
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -28,81 +26,57 @@ MessageType = TypeVar("MessageType", bound=Message)
 ServicerContext = Any  # grpc.aio.ServicerContext, whose type hints lack what it can do with bytes
 
 
-# After the time to finish: for answers that are on their way, and to tell callers that they are cut off.
-LAST_ANSWERS_SECONDS = 0.5
-
-
-class Gate:
-    """Admits calls while the server is ready, and ends those that are left when it stops."""
-
-    def __init__(self, authenticator: Authenticator, max_calls: int, count_refusal: Callable[[str], object]) -> None:
-        self._authenticator, self._max_calls, self._count_refusal = authenticator, max_calls, count_refusal
-        self._logged: dict[str, float] = {}  # when a refusal was logged last, by its reason
-        self.calls: set[Call] = set()  # that were admitted and are being served
-        self.tasks: set[asyncio.Task[Any]] = set()  # of all calls, until their status is sent
-        self.is_open = False
-        self._draining = False
-
-    def admit(self, context: ServicerContext) -> str:
-        """The caller's identity; refuses calls that cannot be served."""
-        self.refuse_unless_open()
-        identity = self._authenticator.identity(context)
-        if len(self.calls) >= self._max_calls:
-            text = f"{self._max_calls} calls are open already; close some, or see the option --max-calls"
-            raise limit_reached("max_calls", text, retry_seconds=1.0)
-        return identity
-
-    def refuse_unless_open(self) -> None:
-        """Refuse a call while the server starts or stops."""
-        if not self.is_open:
-            raise not_ready("the server is stopping" if self._draining else "the server is starting")
-
-    def refused(self, failure: StatusError, about: dict[str, str]) -> None:
-        """Count a call that was refused, and log it unless such a line was written within the last second."""
-        self._count_refusal(failure.reason)
-        now = time.monotonic()
-        if now - self._logged.get(failure.reason, -math.inf) > 1.0:
-            self._logged[failure.reason] = now
-            log.info("refused, %s: %s", failure.code.name, failure.text, extra=about)
-
-    async def drain(self, seconds: float) -> None:
-        """Refuse calls, end those that wait for something, and after this many seconds those being served, too."""
-        self.is_open, self._draining = False, True
-        for call in self.calls:
-            call.stop_waiting()
-        if self.calls:
-            await asyncio.wait([call.task for call in self.calls], timeout=seconds)
-        for call in self.calls:
-            call.end(not_ready("the server is stopping"))
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=LAST_ANSWERS_SECONDS)
-
-
 class Call:
     """One rpc that is being served."""
 
     def __init__(self, context: ServicerContext, gate: Gate) -> None:
+        self.identity = gate.authenticate(context)
         self._context, self._gate = context, gate
         task = asyncio.current_task()
         assert task is not None, "gRPC serves every call in a task"
         self.task: asyncio.Task[Any] = task
-        gate.tasks.add(self.task)
-        self.task.add_done_callback(gate.tasks.discard)
         self._waits = False
         self._is_accepted = False
-        self.identity = gate.admit(context)
         self.job: str | None = None  # for the log
         self.ended_by: Exception | None = None
+        gate.tasks.add(task)
+        task.add_done_callback(self._sent)
+        gate.admit(self)
+
+    def _sent(self, task: "asyncio.Task[Any]") -> None:
+        """The status is sent, or the client has gone."""
+        self._gate.tasks.discard(task)
+        self._gate.discard(self)
+
+    async def only_request(self, kind: type[MessageType]) -> MessageType:
+        """The request of a call that has one."""
+        data = await self.read_bytes()
+        self._gate.refuse_if_too_fast(self.identity)
+        if data is None:
+            raise invalid_value("", f"there is no request; send a {kind.DESCRIPTOR.full_name}")
+        return parsed(kind, data)
 
     async def read(self, kind: type[MessageType]) -> MessageType | None:
-        """The next request of a stream; None after the last one."""
-        data = await self.wait(self._context.read())
+        """The next request of a stream; None after the last one. One of an identity that is too fast has to wait."""
+        data = await self.wait(self._read_in_turn())
         return None if data is grpc.aio.EOF else parsed(kind, data)
 
     async def read_bytes(self) -> bytes | None:
         """The next request of a stream as it came; None after the last one."""
-        data = await self.wait(self._context.read())
+        data = await self.wait(self._read())
         return None if data is grpc.aio.EOF else data
+
+    async def _read(self) -> Any:  # noqa: ANN401 (bytes, or gRPC's EOF)
+        data = await self._context.read()
+        self._gate.heard(self)
+        return data
+
+    async def _read_in_turn(self) -> Any:  # noqa: ANN401
+        data = await self._read()
+        if (seconds := self._gate.delay(self.identity)) > 0:
+            await asyncio.sleep(seconds)
+        await self._gate.turns.turn()
+        return data
 
     async def accept(self) -> None:
         """Let the caller know, ahead of any response, that its requests are being read."""
@@ -124,9 +98,12 @@ class Call:
         try:
             if not self._is_accepted:  # a first response that is cut off would have the same effect as in `accept`
                 await self.accept()
+            self._gate.begin_response(self)
             await self._context.write(response)
         except grpc.aio.InternalError:  # what gRPC calls a client that has gone
             raise asyncio.CancelledError from None
+        finally:
+            self._gate.end_response(self)
 
     async def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for something that may take long, unless the server stops."""
@@ -159,11 +136,19 @@ class Call:
 
 
 def handlers(
-    service: ServiceDescriptor, implementation: object, gate: Gate, translate: Callable[[Exception], StatusError | None]
-) -> grpc.GenericRpcHandler:
-    """Serve all rpcs of a service. `translate` knows what the implementation's own errors mean."""
-    methods = {method.name: _handler(method, implementation, gate, translate) for method in service.methods}
-    return grpc.method_handlers_generic_handler(service.full_name, methods)
+    service: ServiceDescriptor,
+    implementation: object,
+    gate: Gate,
+    translate: Callable[[Exception], StatusError | None] = lambda _: None,
+) -> dict[str, Any]:
+    """What serves each rpc of a service. `translate` knows what the implementation's own errors mean."""
+    return {method.name: _handler(method, implementation, gate, translate) for method in service.methods}
+
+
+def add_service(server: grpc.aio.Server, service: ServiceDescriptor, methods: dict[str, Any]) -> None:
+    """Serve the rpcs of a service. gRPC accepts calls of each of them apart, so that none waits for another's."""
+    server.add_registered_method_handlers(service.full_name, methods)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service.full_name, methods)])
 
 
 def _handler(
@@ -175,12 +160,11 @@ def _handler(
     def described(error: Exception, call: Call | None) -> StatusError:
         return error if isinstance(error, StatusError) else translate(error) or _bug(error, method, call)
 
-    async def serve(request: Any, context: ServicerContext) -> bytes | None:  # noqa: ANN401
+    async def serve(_: object, context: ServicerContext) -> bytes | None:
         call = None
         try:
             call = Call(context, gate)
-            gate.calls.add(call)
-            arguments = [call] if method.client_streaming else [parsed(request_type, request), call]
+            arguments = [call] if method.client_streaming else [await call.only_request(request_type), call]
             response: Message | None = await function(*arguments)
         except asyncio.CancelledError:
             if call is None or call.ended_by is None:
@@ -189,17 +173,17 @@ def _handler(
         except Exception as error:
             failure = described(error, call)
         else:
+            gate.begin_response(call)  # also where only the status is left to be sent
             return None if response is None else response.SerializeToString()
-        finally:
-            if call is not None:
-                gate.calls.discard(call)
         # Outside the `except`, so that what is aborted does not drag the error along.
         gate.refused(failure, _extra(call) | {"rpc": method.name, "peer": context.peer()})
         await context.abort(failure.code, failure.text, failure.trailers())
         raise AssertionError("abort raises")
 
-    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-    return getattr(grpc, f"{kind}_rpc_method_handler")(serve)
+    # A call with one request is on the wire what a stream of one is. gRPC would read that request before it calls us.
+    if method.server_streaming:
+        return grpc.stream_stream_rpc_method_handler(serve)
+    return grpc.stream_unary_rpc_method_handler(serve)
 
 
 def parsed(kind: type[MessageType], data: bytes) -> MessageType:

@@ -13,19 +13,19 @@ from typing import Any, NoReturn, Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health_pb2_grpc
-from grpc_health.v1.health import SERVICE_NAME as HEALTH
-from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, Counter
 
 from dbw_runtime.channel import PINGS
 from dbw_runtime.configuration import option
+from dbw_runtime.descriptors import max_connections
 from dbw_runtime.failure import StatusError
-from dbw_runtime.health import Health
+from dbw_runtime.gate import CallLimits, Gate
+from dbw_runtime.health import HEALTH, HEALTH_LIMITS, Health
 from dbw_runtime.logs import LogOptions
 from dbw_runtime.metrics import serve_metrics, split_address
-from dbw_runtime.rpc import Gate, handlers
-from dbw_runtime.security import Authenticator, Tokens, require_protection, server_credentials
+from dbw_runtime.reflection import REFLECTION, REFLECTION_LIMITS, Reflection
+from dbw_runtime.rpc import add_service, handlers
+from dbw_runtime.security import NOBODY, Authenticator, Tokens, require_protection, server_credentials
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +43,18 @@ class ServerOptions(LogOptions):
     insecure: bool = option(False, "serve other machines without TLS")
     reflection: bool = option(True, "let clients ask which services there are")
     max_message_bytes: int = option(4 * 2**20, "the largest message to take in")
+    max_connections: int = option(4096, "how many connections may be open at once, if the system lets us open as many")
     max_calls: int = option(4096, "how many calls may be open at once, streams included")
+    max_identity_calls: int = option(1024, "how many of them one identity may have, where clients are authenticated")
+    max_identity_rate: float = option(2000.0, "how many requests a second one identity may make; streams have to wait")
     drain_seconds: float = option(10.0, "how long calls may take to finish after SIGTERM")
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other or make no sense."""
         self.require_between("max_message_bytes", 1, 2**31 - 1)
-        self.require_between("max_calls", 1, 2**31 - 1)
+        for name in ("max_connections", "max_calls", "max_identity_calls"):
+            self.require_between(name, 1, 2**31 - 1)
+        self.require_between("max_identity_rate", 0.1, 1e9)
         self.require_between("drain_seconds", 0, 86_400)
         for name in ("listen", "metrics_listen"):
             split_address(name, getattr(self, name))
@@ -82,10 +87,17 @@ class Service(Protocol):
         ...
 
 
-# Clients of other languages may ping as often as every 5 seconds without being sent away (`too_many_pings`).
-KEEPALIVE = {**PINGS, "grpc.http2.min_ping_interval_without_data_ms": 5_000}
-# Beside the calls of clients: a server must not look dead to those who watch its health because it is busy.
-CALLS_BESIDE_THE_SERVICE = 100
+SETTINGS = {
+    **PINGS,
+    # Clients of other languages may ping as often as every 5 seconds without being sent away (`too_many_pings`).
+    "grpc.http2.min_ping_interval_without_data_ms": 5_000,
+    "grpc.so_reuseport": 0,  # a second server on the same port is a mistake
+    # What a peer can keep open without being let in. Clients connect again by themselves, and streams are not cut off.
+    "grpc.server_handshake_timeout_ms": 10_000,
+    "grpc.max_connection_idle_ms": 300_000,
+    "grpc.max_connection_age_ms": 3_600_000,
+    "grpc.max_concurrent_streams": 256,  # of one connection; further calls wait in their client
+}
 
 
 def run(serving: Coroutine[Any, Any, None]) -> NoReturn:
@@ -111,26 +123,8 @@ async def serving(
 
     Then close files, and end the process. Raises OSError if an address is taken, and what the service says is wrong.
     """
-    tokens = None if options.token_file is None else Tokens(options.token_file)
-    refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
-    gate = Gate(
-        Authenticator(tokens, certificates=options.tls_client_ca is not None),
-        options.max_calls,
-        count_refusal=lambda reason: refused.labels(reason.lower()).inc(),
-    )
-    settings = {
-        **KEEPALIVE,
-        "grpc.max_receive_message_length": options.max_message_bytes,
-        "grpc.so_reuseport": 0,  # a second server on the same port is a mistake
-    }
-    max_calls = options.max_calls + CALLS_BESIDE_THE_SERVICE
-    server = grpc.aio.server(options=list(settings.items()), maximum_concurrent_rpcs=max_calls)
-    server.add_generic_rpc_handlers([handlers(service.descriptor, service, gate, service.translate), *others])
-    health = Health([service.descriptor.full_name])
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    if options.reflection:
-        names = [service.descriptor.full_name, HEALTH, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(names, server)
+    server, gate, health = _make_server(options, service, registry)
+    server.add_generic_rpc_handlers(others)
     stopped = asyncio.Event()
 
     def stop(sign: signal.Signals) -> None:
@@ -142,7 +136,7 @@ async def serving(
     port = _bind(server, options)
     metrics = serve_metrics(options.metrics_listen, registry)
     await server.start()
-    log.info("listening", extra={"program": program, "grpc_port": port, "metrics_port": metrics.server_port})
+    log.info("listening", extra={"program": program, "grpc_port": port, "metrics_port": metrics.port})
     warming, stopping = asyncio.ensure_future(service.warm_up()), asyncio.ensure_future(stopped.wait())
     await asyncio.wait([warming, stopping], return_when=asyncio.FIRST_COMPLETED)
     if not warming.done():  # a disk may hang; nothing was served yet, so that there is nothing to save
@@ -166,16 +160,46 @@ async def serving(
     except UnsavedError as error:
         log.error("stopped, but not all is saved: %s", error)
         await server.stop(None)  # a thread that hangs may keep the process, and with it its ports
-        metrics.shutdown()
-        metrics.server_close()
+        metrics.close()
         _end_process(1)
-    metrics.shutdown()
+    metrics.close()
     log.info("stopped")
     if failure is None:
         close_files()
         _end_process(0)
     await server.stop(None)
     raise failure
+
+
+def _make_server(
+    options: ServerOptions, service: Service, registry: CollectorRegistry
+) -> tuple[grpc.aio.Server, Gate, Health]:
+    """A gRPC server for a service, its health, and where that is asked for reflection; and the service's gate."""
+    settings = SETTINGS | {
+        "grpc.max_receive_message_length": options.max_message_bytes,
+        "grpc.max_allowed_incoming_connections": max_connections(options.max_connections),
+    }
+    server = grpc.aio.server(options=list(settings.items()))
+    tokens = None if options.token_file is None else Tokens(options.token_file)
+    authenticator = Authenticator(tokens, certificates=options.tls_client_ca is not None)
+    refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
+
+    def gate_for(authenticator: Authenticator, limits: CallLimits) -> Gate:
+        return Gate(authenticator, limits, count_refusal=lambda reason: refused.labels(reason.lower()).inc())
+
+    limits = CallLimits(options.max_calls, options.max_identity_calls, options.max_identity_rate)
+    gate = gate_for(authenticator, limits)
+    add_service(server, service.descriptor, handlers(service.descriptor, service, gate, service.translate))
+    # Each of these has a gate of its own: a server must not look dead to those who watch its health because it is busy.
+    health, health_gate = Health([service.descriptor.full_name]), gate_for(NOBODY, HEALTH_LIMITS)
+    add_service(server, HEALTH, handlers(HEALTH, health, health_gate))
+    health_gate.is_open = True
+    if options.reflection:
+        names = [service.descriptor.full_name, HEALTH.full_name, REFLECTION.full_name]
+        reflection_gate = gate_for(authenticator, REFLECTION_LIMITS)
+        add_service(server, REFLECTION, handlers(REFLECTION, Reflection(names), reflection_gate))
+        reflection_gate.is_open = True
+    return server, gate, health
 
 
 def _end_process(code: int) -> NoReturn:

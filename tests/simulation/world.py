@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import grpc
 import torch
 
 from dbw_controller.named_policies import policy_from
@@ -22,8 +23,9 @@ from dbw_ps.service import ParameterServerService
 from dbw_ps.training_log import has_entries
 from dbw_runtime.configuration import UsageError
 from dbw_runtime.durable import FolderError
-from dbw_runtime.rpc import Gate, handlers
-from dbw_runtime.security import Authenticator
+from dbw_runtime.gate import CallLimits, Gate
+from dbw_runtime.rpc import handlers
+from dbw_runtime.security import NOBODY
 from dbw_runtime.server import UnsavedError
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import Process, VirtualLoop
@@ -126,8 +128,9 @@ class Host:
     async def serve(self, address: str, service: Any) -> None:
         """Serve until the service is done, as `dbw_runtime.server` does."""
         assert self.process is not None
-        gate = Gate(Authenticator(None, certificates=False), 4096, count_refusal=lambda _: None)
-        service_handlers = handlers(service.descriptor, service, gate, service.translate)
+        gate = Gate(NOBODY, CallLimits(), count_refusal=lambda _: None, clock=self.world.loop.time)
+        methods = handlers(service.descriptor, service, gate, service.translate)
+        service_handlers = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
         self.world.network.listen(address, Listener(self.process, service_handlers))
         await service.warm_up()
         gate.is_open = True

@@ -102,8 +102,8 @@ def try_out(options: WorkerOptions, gradients: Gradients, model: FlatModel, batc
 def serve(address: str | None, metrics: Metrics, problem: Callable[[], str | None]) -> int:
     """Serve metrics and health as long as this process lives; returns the port."""
     try:
-        return serve_metrics(address or METRICS_LISTEN, metrics.registry, problem).server_port
+        return serve_metrics(address or METRICS_LISTEN, metrics.registry, problem).port
     except OSError:
         if address is not None:
             raise
-    return serve_metrics("127.0.0.1:0", metrics.registry, problem).server_port
+    return serve_metrics("127.0.0.1:0", metrics.registry, problem).port

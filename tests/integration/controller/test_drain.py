@@ -23,7 +23,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw_runtime.failure import reason_of
-from dbw_runtime.server import KEEPALIVE
+from dbw_runtime.server import SETTINGS
 from tests.reports import create, failure, whole_iteration
 from tests.servers import PATIENCE, Controller, controller, wait_until
 
@@ -419,7 +419,7 @@ def pings_answered(port: int, pings: int, seconds_between: float) -> int:
     return pings
 
 
-@pytest.mark.parametrize("options", [KEEPALIVE, {}], ids=["ours", "of gRPC"])
+@pytest.mark.parametrize("options", [SETTINGS, {}], ids=["ours", "of gRPC"])
 def test_a_client_may_ping_as_often_as_our_options_say_while_it_calls_nothing(options: dict[str, int]) -> None:
     """A hundred times as fast as in earnest. By gRPC's own options such a client is sent away."""
     interval = "grpc.http2.min_ping_interval_without_data_ms"
@@ -434,5 +434,5 @@ def test_a_client_may_ping_as_often_as_our_options_say_while_it_calls_nothing(op
 
 
 def test_clients_may_ping_every_five_seconds() -> None:
-    assert KEEPALIVE["grpc.http2.min_ping_interval_without_data_ms"] <= 5_000
-    assert KEEPALIVE["grpc.keepalive_permit_without_calls"] == 1
+    assert SETTINGS["grpc.http2.min_ping_interval_without_data_ms"] <= 5_000
+    assert SETTINGS["grpc.keepalive_permit_without_calls"] == 1

@@ -27,7 +27,7 @@ from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership as LiveWorkers
 from dbw_controller.wire import messages
 from dbw_runtime.failure import reason_of
-from dbw_runtime.health import MOST_WATCHERS
+from dbw_runtime.health import MAX_WATCHERS
 from tests.reports import create, failure, summary, train, whole_iteration
 from tests.servers import PATIENCE, Controller, controller, wait_until
 
@@ -422,7 +422,7 @@ def _is_served(stub: ControllerServiceStub) -> bool:
 def test_those_who_watch_the_health_do_not_take_the_place_of_clients(server: Controller) -> None:
     with grpc.insecure_channel(server.target) as channel:
         health: Any = HealthStub(channel)  # its type lacks the rpcs
-        watches = [health.Watch(HealthCheckRequest()) for _ in range(MOST_WATCHERS)]
+        watches = [health.Watch(HealthCheckRequest()) for _ in range(MAX_WATCHERS)]
         for watch in watches:
             next(watch)
         one_more = health.Watch(HealthCheckRequest())

@@ -11,10 +11,12 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from dbw_runtime.failure import StatusError, invalid_value, reason_of
-from dbw_runtime.rpc import Call, Gate, handlers
-from dbw_runtime.security import Authenticator
+from dbw_runtime.gate import CallLimits, Gate
+from dbw_runtime.rpc import Call, add_service, handlers
+from dbw_runtime.security import NOBODY
 
 SERVICE: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
+LIMITS = CallLimits()
 UNAVAILABLE, NOT_READY = grpc.StatusCode.UNAVAILABLE, "NOT_READY"
 SERVING = HealthCheckResponse(status=HealthCheckResponse.SERVING)
 # More than is sent to somebody who does not read; these bytes are a field that nobody knows.
@@ -51,11 +53,9 @@ def translate(error: Exception) -> StatusError | None:
 class World:
     """A service behind a gate, and a client of it."""
 
-    def __init__(self, channel: grpc.aio.Channel, max_calls: int) -> None:
+    def __init__(self, channel: grpc.aio.Channel, limits: CallLimits) -> None:
         self.refusals: Counter[str] = Counter()
-        self.gate = Gate(
-            Authenticator(None, certificates=False), max_calls, lambda reason: self.refusals.update([reason])
-        )
+        self.gate = Gate(NOBODY, limits, lambda reason: self.refusals.update([reason]))
         self.service = Service()
         encode, decode = HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
         self.check = channel.unary_unary("/grpc.health.v1.Health/Check", encode, decode)
@@ -63,15 +63,15 @@ class World:
         self.watch = channel.unary_stream("/grpc.health.v1.Health/Watch", encode, decode)
 
 
-def serve(claims: Callable[[World], Awaitable[None]], is_open: bool = True, max_calls: int = 10) -> None:
+def serve(claims: Callable[[World], Awaitable[None]], is_open: bool = True, limits: CallLimits = LIMITS) -> None:
     async def run() -> None:
         server = grpc.aio.server()
         port = server.add_insecure_port("127.0.0.1:0")
         options = [("grpc.max_receive_message_length", -1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-            world = World(channel, max_calls)
+            world = World(channel, limits)
             world.gate.is_open = is_open
-            server.add_generic_rpc_handlers([handlers(SERVICE, world.service, world.gate, translate)])
+            add_service(server, SERVICE, handlers(SERVICE, world.service, world.gate, translate))
             await server.start()
             await claims(world)
             await server.stop(None)
@@ -124,7 +124,7 @@ def test_a_call_that_takes_too_long_is_cut_off_and_knows_why() -> None:
         await world.service.asked.wait()
         await world.gate.drain(0.0)
         assert await failure(call) == (UNAVAILABLE, NOT_READY)
-        assert (world.gate.calls, world.gate.tasks) == (set(), set())
+        assert (world.gate.calls, world.gate.tasks) == ({}, set())
 
     serve(claims)
 
@@ -160,7 +160,7 @@ def test_there_are_not_more_calls_than_allowed() -> None:
         assert await first == SERVING
         assert await world.check(HealthCheckRequest()) == SERVING
 
-    serve(claims, max_calls=1)
+    serve(claims, limits=CallLimits(calls=1))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         (task,) = world.gate.tasks
         call.cancel()
         await asyncio.wait([task])
-        assert (world.gate.calls, world.gate.tasks) == (set(), set())
+        assert (world.gate.calls, world.gate.tasks) == ({}, set())
         assert world.refusals == {}
 
     serve(claims)
