@@ -1,6 +1,7 @@
 """The endpoint that Prometheus scrapes, and that says whether a process without a gRPC server is healthy."""
 
 import asyncio
+import os
 import socket
 import threading
 from asyncio import StreamReader, StreamWriter
@@ -33,8 +34,7 @@ class MetricsServer:
     def __init__(self, host: str, port: int, application: Any) -> None:  # noqa: ANN401 (a WSGI application)
         self._application = application
         self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        self._listener = socket.create_server(address[:2], family=family)
+        self._listener = _listen(host, port)
         self.port: int = self._listener.getsockname()[1]
         self._loop, self._stopping = asyncio.new_event_loop(), asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -85,6 +85,20 @@ class MetricsServer:
         body = b"".join(self._application(environment, lambda *arguments: head.extend(arguments)))
         status, headers = head
         return _response(status, headers, body)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        if os.name == "posix":  # elsewhere it would let two programs have the same address
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _environment(head: str) -> dict[str, Any]:
