@@ -19,6 +19,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from dbw_runtime.callers import Caller
 from dbw_runtime.failure import StatusError, invalid_value, limit_reached, not_ready
 from dbw_runtime.security import Authenticator
 
@@ -43,14 +44,14 @@ class Gate:
         self.is_open = False
         self._draining = False
 
-    def admit(self, context: ServicerContext) -> str:
-        """The caller's identity; refuses calls that cannot be served."""
+    def admit(self, context: ServicerContext) -> Caller:
+        """Who calls; refuses calls that cannot be served."""
         self.refuse_unless_open()
-        identity = self._authenticator.identity(context)
+        caller = self._authenticator.caller(context)
         if len(self.calls) >= self._max_calls:
             text = f"{self._max_calls} calls are open already; close some, or see the option --max-calls"
             raise limit_reached("max_calls", text, retry_seconds=1.0)
-        return identity
+        return caller
 
     def refuse_unless_open(self) -> None:
         """Refuse a call while the server starts or stops."""
@@ -90,7 +91,8 @@ class Call:
         self.task.add_done_callback(gate.tasks.discard)
         self._waits = False
         self._is_accepted = False
-        self.identity = gate.admit(context)
+        self.caller = gate.admit(context)
+        self.identity = self.caller.identity
         self.job: str | None = None  # for the log
         self.ended_by: Exception | None = None
 

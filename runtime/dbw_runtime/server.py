@@ -19,13 +19,13 @@ from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, Counter
 
 from dbw_runtime.channel import PINGS
-from dbw_runtime.configuration import option
+from dbw_runtime.configuration import UsageError, option
 from dbw_runtime.failure import StatusError
 from dbw_runtime.health import Health
 from dbw_runtime.logs import LogOptions
 from dbw_runtime.metrics import serve_metrics, split_address
 from dbw_runtime.rpc import Gate, handlers
-from dbw_runtime.security import Authenticator, Tokens, require_protection, server_credentials
+from dbw_runtime.security import Authenticator, Certificates, Tokens, require_protection, server_credentials
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class ServerOptions(LogOptions):
     tls_cert: Path | None = option(None, "the server's certificate chain (PEM); read again when it changes")
     tls_key: Path | None = option(None, "its private key (PEM)")
     tls_client_ca: Path | None = option(None, "authorities (PEM) of which every client must have a certificate (mTLS)")
+    identity_file: Path | None = option(None, "a file of identities and the names in their certificates (TYPE:NAME)")
     token_file: Path | None = option(None, "a file of bearer tokens, on each line an identity and its token")
     insecure: bool = option(False, "serve other machines without TLS")
     reflection: bool = option(True, "let clients ask which services there are")
@@ -54,6 +55,8 @@ class ServerOptions(LogOptions):
         for name in ("listen", "metrics_listen"):
             split_address(name, getattr(self, name))
         require_protection(self.listen, self.tls_cert is not None, self.insecure)
+        if self.identity_file is not None and (self.tls_client_ca is None or self.token_file is not None):
+            raise UsageError("--identity-file is for certificates: it needs --tls-client-ca, and no --token-file")
 
 
 class UnsavedError(Exception):
@@ -112,9 +115,10 @@ async def serving(
     Then close files, and end the process. Raises OSError if an address is taken, and what the service says is wrong.
     """
     tokens = None if options.token_file is None else Tokens(options.token_file)
+    certificates = None if options.tls_client_ca is None else Certificates(options.identity_file)
     refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
     gate = Gate(
-        Authenticator(tokens, certificates=options.tls_client_ca is not None),
+        Authenticator(tokens, certificates),
         options.max_calls,
         count_refusal=lambda reason: refused.labels(reason.lower()).inc(),
     )

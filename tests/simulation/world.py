@@ -126,7 +126,7 @@ class Host:
     async def serve(self, address: str, service: Any) -> None:
         """Serve until the service is done, as `dbw_runtime.server` does."""
         assert self.process is not None
-        gate = Gate(Authenticator(None, certificates=False), 4096, count_refusal=lambda _: None)
+        gate = Gate(Authenticator(None, certificates=None), 4096, count_refusal=lambda _: None)
         service_handlers = handlers(service.descriptor, service, gate, service.translate)
         self.world.network.listen(address, Listener(self.process, service_handlers))
         await service.warm_up()

@@ -115,7 +115,7 @@ def test_the_name_in_a_client_s_certificate_owns_its_jobs(
     dave = write(authority.issue_cert("dave@example.org"), folder, "dave")
     with connected(mutual, **carol) as stub:
         create(stub, "of-carol")
-        assert stub.GetJob(pb.GetJobRequest(job="of-carol")).job.owner == "carol@example.org"
+        assert stub.GetJob(pb.GetJobRequest(job="of-carol")).job.owner == "email:carol@example.org"
         assert names(stub) == ["of-carol"]
     with connected(mutual, tls_ca=carol["tls_ca"], tls_cert=dave.cert, tls_key=dave.key) as stub:
         assert names(stub) == []

@@ -54,7 +54,7 @@ class World:
     def __init__(self, channel: grpc.aio.Channel, max_calls: int) -> None:
         self.refusals: Counter[str] = Counter()
         self.gate = Gate(
-            Authenticator(None, certificates=False), max_calls, lambda reason: self.refusals.update([reason])
+            Authenticator(None, certificates=None), max_calls, lambda reason: self.refusals.update([reason])
         )
         self.service = Service()
         encode, decode = HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
