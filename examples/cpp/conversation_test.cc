@@ -21,11 +21,12 @@ constexpr int kMaxRowsShown = 16, kMaxPrecedingShown = 4;
 const std::map<Link, std::string> kLinks{{Link::kAttaching, "attaching"},
                                          {Link::kAttached, "attached"},
                                          {Link::kDown, "down"},
-                                         {Link::kReplaced, "replaced"}};
+                                         {Link::kReplaced, "replaced"},
+                                         {Link::kTaken, "taken"}};
 // The status codes of gRPC that come with the reasons of error.proto, or alone.
 const std::map<std::string, int> kCodes{{"INVALID_VALUE", 3},   {"SESSION_NOT_FOUND", 5}, {"LIMIT_REACHED", 8},
                                         {"STALE_ITERATION", 9}, {"SESSION_REPLACED", 10}, {"BUG", 13},
-                                        {"UNAVAILABLE", 14},    {"RESOURCE_EXHAUSTED", 8}};
+                                        {"UNAVAILABLE", 14},    {"RESOURCE_EXHAUSTED", 8}, {"NOT_OWNER", 7}};
 
 // The words `key=value` of a command; one without `=` has the key "".
 class Fields {

@@ -24,6 +24,7 @@ class DbwConversation {
     kAttached,
     kDown,      // the last attempt to attach has failed, or took too long
     kReplaced,  // another process has created the same job: there will be no more decisions
+    kTaken,     // another identity has a job of this name: there will be no decisions
   };
   static constexpr std::uint64_t kRememberedIterations = 1024;  // arrivals of those further back are ignored
   // Iterations to report later, while there is no answer: together they must fit into one message, in which a batch of
@@ -50,6 +51,7 @@ class DbwConversation {
   // In use, for this iteration or an earlier one; nothing while on fallback.
   const std::optional<dbw::v1::Decision>& decision() const { return decision_; }
   Link link() const { return link_; }
+  bool IsFinal() const { return link_ == Link::kReplaced || link_ == Link::kTaken; }  // nothing more is sent
   const std::string& session() const { return session_; }  // empty before the first one
   const std::string& problem() const { return problem_; }  // with the connection; empty if there is none
 
@@ -85,11 +87,14 @@ class DbwConversation {
 
   // An attempt to attach, or a request, has failed with a status code of gRPC; error.proto says which means what.
   void Failed(double now, int code, const std::string& problem) {
-    enum { kInvalidArgument = 3, kResourceExhausted = 8, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
+    enum { kInvalidArgument = 3, kPermissionDenied = 7, kResourceExhausted = 8, kFailedPrecondition = 9 };
+    enum { kAborted = 10, kInternal = 13 };
     problem_ = problem;
     const bool was_attached = link_ == Link::kAttached;  // otherwise CreateJob is what failed
     if (code == kAborted) {
       link_ = Link::kReplaced;
+    } else if (code == kPermissionDenied) {
+      link_ = Link::kTaken;
     } else if (was_attached) {
       link_ = Link::kAttaching;
       detached_at_ = now;
@@ -188,7 +193,7 @@ class DbwConversation {
     if (link_ == Link::kAttaching && now - detached_at_ >= kDeadline) link_ = Link::kDown;
     const double patience = std::max(kSilentSeconds, kSilentFactor * answer_seconds_);
     const bool silent = link_ == Link::kAttached && in_flight_ && now - sent_at_ > patience;
-    if (silent || link_ == Link::kDown || link_ == Link::kReplaced) newest_.reset();
+    if (silent || link_ == Link::kDown || IsFinal()) newest_.reset();
     decision_ = newest_;
     if (decision_) return k_ = std::clamp(decision_->k(), 1u, LiveWorkers());
     if (problem_.empty()) problem_ = "the controller does not answer";

@@ -107,7 +107,7 @@ class DbwJob {
   // Training is over: the controller may forget the job.
   void Delete() {
     Close(kPatience);  // CreateJob may finish: it has perhaps begun another session already
-    if (conversation_.link() == DbwConversation::Link::kReplaced) return;  // it is the job of another process
+    if (conversation_.IsFinal()) return;  // it is the job of another process
     dbw::v1::DeleteJobRequest request;
     request.set_job(name_);
     request.set_allow_missing(true);
@@ -170,11 +170,11 @@ class DbwJob {
     for (;;) {
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        const bool replaced = conversation_.link() == DbwConversation::Link::kReplaced;
+        const bool is_final = conversation_.IsFinal();
         // A connection that has brought an answer is tried again at once.
         if (!answered_) changed_.wait_for(lock, kPause, [this] { return closing_; });
         answered_ = false;
-        if (closing_ || replaced) return;
+        if (closing_ || is_final) return;
       }
       grpc::Status status = Attach();
       if (status.ok()) status = transport_ == Transport::kStream ? ConverseOnStream() : ConverseInCalls();

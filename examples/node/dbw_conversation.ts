@@ -13,7 +13,8 @@ export type Link =
   | "attaching"
   | "attached"
   | "down" // the last attempt to attach has failed, or took too long
-  | "replaced"; // another process has created the same job: there will be no more decisions
+  | "replaced" // another process has created the same job: there will be no more decisions
+  | "taken"; // another identity has a job of this name: there will be no decisions
 export type Decision = Pick<Decision__Output, "iteration" | "k" | "deadlineSeconds">;
 export type Workers = number | number[]; // how many are alive, or their numbers
 export type Summary = Omit<IterationSummary, "iteration" | "fallback" | "previousK"> & {
@@ -88,6 +89,11 @@ export class DbwConversation {
     this.k = this.liveWorkers;
   }
 
+  // Whether nothing more is sent.
+  get isFinal(): boolean {
+    return this.link === "replaced" || this.link === "taken";
+  }
+
   // Whether to wait for a decision, for `patience` seconds at most: nothing says that it will not come in time.
   get awaitsDecision(): boolean {
     return this.awaited && (this.link === "attaching" || this.link === "attached");
@@ -115,6 +121,7 @@ export class DbwConversation {
     this.problem = problem;
     const wasAttached = this.link === "attached"; // otherwise CreateJob is what failed
     if (code === status.ABORTED) this.link = "replaced";
+    else if (code === status.PERMISSION_DENIED) this.link = "taken";
     else if (wasAttached) [this.link, this.detachedAt] = ["attaching", now];
     else if (this.link === "attaching") this.link = "down";
     if (!wasAttached || !this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
@@ -198,7 +205,7 @@ export class DbwConversation {
     if (this.link === "attaching" && now - this.detachedAt >= DEADLINE) this.link = "down";
     const patience = Math.max(SILENT_SECONDS, SILENT_FACTOR * this.answerSeconds);
     const silent = this.link === "attached" && this.inFlight !== undefined && now - this.sentAt > patience;
-    if (silent || this.link === "down" || this.link === "replaced") this.newest = undefined;
+    if (silent || this.link === "down" || this.isFinal) this.newest = undefined;
     this.decision = this.newest;
     if (this.decision) return (this.k = Math.max(Math.min(this.decision.k, this.liveWorkers), 1));
     this.problem ??= "the controller does not answer";

@@ -127,7 +127,7 @@ export class DbwJob {
     this.disconnect();
     const request = { job: this.name, session: this.conversation.session, allowMissing: true };
     const options = { deadline: Date.now() + PATIENCE };
-    if (this.conversation.link !== "replaced") {
+    if (!this.conversation.isFinal) {
       await answer((done) => this.controller.deleteJob(request, options, done)).catch((problem) =>
         console.error(`the job cannot be deleted: ${problem.message}`),
       );
@@ -158,7 +158,7 @@ export class DbwJob {
   // Attaches, sends requests, and takes in answers; and again, if that fails.
   private async stayAttached(): Promise<void> {
     const { conversation } = this;
-    while (!this.closing && conversation.link !== "replaced") {
+    while (!this.closing && !conversation.isFinal) {
       this.answered = false;
       try {
         await this.attach();

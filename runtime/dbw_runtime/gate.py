@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dbw_runtime.callers import Caller
 from dbw_runtime.deadlines import Deadlines
 from dbw_runtime.failure import StatusError, limit_reached, not_ready
 from dbw_runtime.security import Authenticator
@@ -74,9 +75,9 @@ class Gate:
         self.is_open = False
         self._draining = False
 
-    def authenticate(self, context: Any) -> str:  # noqa: ANN401 (grpc.aio.ServicerContext lacks some of its methods)
-        """The caller's identity; refuses one that has none."""
-        return self._authenticator.identity(context)
+    def authenticate(self, context: Any) -> Caller:  # noqa: ANN401 (grpc.aio.ServicerContext lacks some of its methods)
+        """Who calls; refuses a caller that does not prove who it is."""
+        return self._authenticator.caller(context)
 
     def admit(self, call: OpenCall) -> None:
         """Take a call in; refuses one that cannot be served."""

@@ -30,7 +30,8 @@ class Call:
     """One rpc that is being served."""
 
     def __init__(self, context: ServicerContext, gate: Gate) -> None:
-        self.identity = gate.authenticate(context)
+        self.caller = gate.authenticate(context)
+        self.identity = self.caller.identity
         self._context, self._gate = context, gate
         task = asyncio.current_task()
         assert task is not None, "gRPC serves every call in a task"

@@ -2,14 +2,16 @@
 
 import hashlib
 import ipaddress
-import re
 import ssl
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from dbw_runtime.callers import NOBODY, Caller, read_callers
 from dbw_runtime.configuration import UsageError
 from dbw_runtime.failure import StatusError
 from dbw_runtime.files import ReloadedFiles
@@ -71,67 +73,92 @@ def _certificates(paths: Sequence[Path]) -> Any:  # noqa: ANN401
 
 
 class Tokens:
-    """Bearer tokens from a file: on each line an identity and its token, separated by spaces.
-
-    A word that begins with # begins a comment; tokens may have one inside.
-    """
+    """Bearer tokens from a file: on each line an identity and its token, and `admin` for an administrator."""
 
     def __init__(self, path: Path) -> None:
         try:
-            self._files = ReloadedFiles([path], _identities)
+            self._files = ReloadedFiles([path], _callers_by_digest)
         except (OSError, ValueError) as error:
             raise UsageError(f"the token file cannot be used: {error}") from error
 
-    def identity(self, authorization: str) -> str | None:
+    def caller(self, authorization: str) -> Caller | None:
         """Whose token this is, if anybody's."""
         scheme, _, token = authorization.partition(" ")
-        identities, _ = self._files.current()
-        return identities.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
+        callers, _ = self._files.current()
+        return callers.get(_digest(token.strip())) if scheme.lower() == "bearer" else None
 
 
-def _identities(paths: Sequence[Path]) -> Mapping[bytes, str]:
-    """Identities by the digests of their tokens: looking these up tells an attacker nothing by the time it takes."""
-    found: dict[bytes, str] = {}
-    for number, line in enumerate(paths[0].read_text().splitlines(), 1):
-        words = re.split(r"(?:^|\s)#", line)[0].split()
-        if words and len(words) != 2:
-            raise ValueError(f"line {number} of {paths[0]} must be an identity and its token, separated by spaces")
-        if words and _digest(words[1]) in found:
-            raise ValueError(f"line {number} of {paths[0]} has a token that an earlier line has as well")
-        if words:
-            found[_digest(words[1])] = words[0]
-    return found
+def _callers_by_digest(paths: Sequence[Path]) -> Mapping[bytes, Caller]:
+    """Callers by the digests of their tokens: looking these up tells an attacker nothing by the time it takes."""
+    return {_digest(token): caller for token, caller in read_callers(paths[0], "token").items()}
 
 
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-class Authenticator:
-    """Finds the identity of a caller: by token where there are tokens, else by certificate, else it is empty."""
+class Certificates:
+    """Callers by the names in their certificates.
 
-    def __init__(self, tokens: Tokens | None, certificates: bool) -> None:
+    A file may say whose names they are: on each line an identity, TYPE:NAME, and `admin` for an administrator.
+    """
+
+    def __init__(self, identity_file: Path | None = None) -> None:
+        from dbw_runtime.certificates import PREFIXES, names_in  # which needs a package that nothing else does
+
+        def read(paths: Sequence[Path]) -> Mapping[str, Caller]:
+            return read_callers(paths[0], "name", PREFIXES) if paths else {}
+
+        try:
+            self._files = ReloadedFiles([] if identity_file is None else [identity_file], read)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the identity file cannot be used: {error}") from error
+        self._callers, _ = self._files.current()
+        self._names_in, self._known = names_in, lru_cache(maxsize=1024)(self._find)
+
+    def caller(self, certificate: bytes) -> Caller | None:
+        """Whose certificate (PEM) this is; None if it names nobody."""
+        callers, has_changed = self._files.current()
+        if has_changed:
+            self._callers = callers
+            self._known.cache_clear()
+        return self._known(certificate)
+
+    def _find(self, certificate: bytes) -> Caller | None:
+        names = self._names_in(certificate)
+        if not names:
+            return None
+        caller = next((self._callers[name] for name in names if name in self._callers), Caller(names[0]))
+        return replace(caller, untyped_names=frozenset(name.partition(":")[2] for name in names))
+
+
+class Authenticator:
+    """Finds out who calls: by token where there are tokens, else by certificate, else it is nobody."""
+
+    def __init__(self, tokens: Tokens | None, certificates: Certificates | None) -> None:
         self._tokens, self._certificates = tokens, certificates
 
-    def identity(self, context: Any) -> str:  # noqa: ANN401 (grpc.aio.ServicerContext lacks peer_identities in its types)
-        """The caller's identity; refuses one that has none."""
+    def caller(self, context: Any) -> Caller:  # noqa: ANN401 (grpc.aio.ServicerContext lacks auth_context in its types)
+        """Who calls; refuses a caller that does not prove who it is."""
         if self._tokens is not None:
             sent = dict(context.invocation_metadata() or ()).get("authorization", "")
-            identity = self._tokens.identity(sent)
-            if identity is None:
+            caller = self._tokens.caller(sent)
+            if caller is None:
                 problem = "the token is not known" if sent else "there is no token"
                 advice = "send metadata `authorization: Bearer TOKEN` with a token of the server"
                 raise _unauthenticated(f"{problem}; {advice}")
-            return identity
-        if self._certificates:
-            identities = context.peer_identities()
-            if not identities:
-                raise _unauthenticated("the certificate names nobody; use one with a subject alternative name")
-            return str(identities[0].decode())
-        return ""
+            return caller
+        if self._certificates is not None:
+            [certificate] = context.auth_context().get("x509_pem_cert", [b""])
+            caller = self._certificates.caller(certificate)
+            if caller is None:
+                advice = "use one with a subject alternative name: a URI, DNS name, e-mail or IP address"
+                raise _unauthenticated(f"the certificate names nobody; {advice}")
+            return caller
+        return NOBODY
 
 
-NOBODY = Authenticator(None, certificates=False)  # lets everybody in, without an identity
+ANYBODY = Authenticator(None, None)  # lets everybody in, without an identity
 
 
 def _unauthenticated(text: str) -> StatusError:

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from prometheus_client import CollectorRegistry, Counter
 
 from dbw_runtime.channel import PINGS
-from dbw_runtime.configuration import option
+from dbw_runtime.configuration import UsageError, option
 from dbw_runtime.descriptors import max_connections
 from dbw_runtime.failure import StatusError
 from dbw_runtime.gate import CallLimits, Gate
@@ -25,7 +25,14 @@ from dbw_runtime.logs import LogOptions
 from dbw_runtime.metrics import serve_metrics, split_address
 from dbw_runtime.reflection import REFLECTION, REFLECTION_LIMITS, Reflection
 from dbw_runtime.rpc import add_service, handlers
-from dbw_runtime.security import NOBODY, Authenticator, Tokens, require_protection, server_credentials
+from dbw_runtime.security import (
+    ANYBODY,
+    Authenticator,
+    Certificates,
+    Tokens,
+    require_protection,
+    server_credentials,
+)
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +46,7 @@ class ServerOptions(LogOptions):
     tls_cert: Path | None = option(None, "the server's certificate chain (PEM); read again when it changes")
     tls_key: Path | None = option(None, "its private key (PEM)")
     tls_client_ca: Path | None = option(None, "authorities (PEM) of which every client must have a certificate (mTLS)")
+    identity_file: Path | None = option(None, "a file of identities and the names in their certificates (TYPE:NAME)")
     token_file: Path | None = option(None, "a file of bearer tokens, on each line an identity and its token")
     insecure: bool = option(False, "serve other machines without TLS")
     reflection: bool = option(True, "let clients ask which services there are")
@@ -59,6 +67,8 @@ class ServerOptions(LogOptions):
         for name in ("listen", "metrics_listen"):
             split_address(name, getattr(self, name))
         require_protection(self.listen, self.tls_cert is not None, self.insecure)
+        if self.identity_file is not None and (self.tls_client_ca is None or self.token_file is not None):
+            raise UsageError("--identity-file is for certificates: it needs --tls-client-ca, and no --token-file")
 
 
 class UnsavedError(Exception):
@@ -181,7 +191,8 @@ def _make_server(
     }
     server = grpc.aio.server(options=list(settings.items()))
     tokens = None if options.token_file is None else Tokens(options.token_file)
-    authenticator = Authenticator(tokens, certificates=options.tls_client_ca is not None)
+    certificates = None if options.tls_client_ca is None else Certificates(options.identity_file)
+    authenticator = Authenticator(tokens, certificates)
     refused = Counter("dbw_refused_calls", "Calls that were refused, by reason", ["reason"], registry=registry)
 
     def gate_for(authenticator: Authenticator, limits: CallLimits) -> Gate:
@@ -191,7 +202,7 @@ def _make_server(
     gate = gate_for(authenticator, limits)
     add_service(server, service.descriptor, handlers(service.descriptor, service, gate, service.translate))
     # Each of these has a gate of its own: a server must not look dead to those who watch its health because it is busy.
-    health, health_gate = Health([service.descriptor.full_name]), gate_for(NOBODY, HEALTH_LIMITS)
+    health, health_gate = Health([service.descriptor.full_name]), gate_for(ANYBODY, HEALTH_LIMITS)
     add_service(server, HEALTH, handlers(HEALTH, health, health_gate))
     health_gate.is_open = True
     if options.reflection:

@@ -25,7 +25,7 @@ from dbw_runtime.configuration import UsageError
 from dbw_runtime.durable import FolderError
 from dbw_runtime.gate import CallLimits, Gate
 from dbw_runtime.rpc import handlers
-from dbw_runtime.security import NOBODY
+from dbw_runtime.security import ANYBODY
 from dbw_runtime.server import UnsavedError
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import Process, VirtualLoop
@@ -128,7 +128,7 @@ class Host:
     async def serve(self, address: str, service: Any) -> None:
         """Serve until the service is done, as `dbw_runtime.server` does."""
         assert self.process is not None
-        gate = Gate(NOBODY, CallLimits(), count_refusal=lambda _: None, clock=self.world.loop.time)
+        gate = Gate(ANYBODY, CallLimits(), count_refusal=lambda _: None, clock=self.world.loop.time)
         methods = handlers(service.descriptor, service, gate, service.translate)
         service_handlers = grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
         self.world.network.listen(address, Listener(self.process, service_handlers))

@@ -34,7 +34,7 @@ class Controller:
         return SimpleNamespace(**{name: partial(call, **usual) for name, call in vars(stub(self.channel)).items()})
 
     def all_jobs(self) -> Iterator[Job]:
-        """The caller's jobs."""
+        """The jobs that the caller may see."""
         calls, tokens = self.calls(), [""]
         while True:
             page = calls.ListJobs(ListJobsRequest(page_token=tokens[-1]))

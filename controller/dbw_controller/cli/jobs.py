@@ -14,11 +14,16 @@ def jobs(arguments: Sequence[str] | None = None) -> int:
 
 
 def _jobs(controller: Controller, given: dict[str, Any]) -> int:  # noqa: ARG001
-    rows = new_table("job", "policy", "iteration", "k", "workers", "loss", "why", "last heard of")
-    for job in controller.all_jobs():
+    there = list(controller.all_jobs())
+    has_owners = len({job.owner for job in there}) > 1  # as an administrator sees them
+    rows = new_table(
+        "job", *(["owner"] if has_owners else []), "policy", "iteration", "k", "workers", "loss", "why", "last heard of"
+    )
+    for job in there:
         decision = job.decision
         rows.add_row(
             job.name,
+            *([job.owner] if has_owners else []),
             (job.spec.policy.WhichOneof("rule") or "").replace("_", "-"),
             str(decision.iteration),
             str(decision.k),

@@ -11,7 +11,7 @@ def new_table(*columns: str) -> Table:
     """A table without lines, numbers to the right."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        table.add_column(column, justify="left" if column in ("job", "policy", "why", "") else "right")
+        table.add_column(column, justify="left" if column in ("job", "owner", "policy", "why", "") else "right")
     return table
 
 

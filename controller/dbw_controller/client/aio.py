@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, Unpack
 from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.conversation import Conversation, Link, Summary
+from dbw_controller.client.conversation import Conversation, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
 
@@ -100,7 +100,7 @@ class AsyncTrainingJob(Training):
 
     async def _stay_attached(self) -> None:
         waits = delays()
-        while not self._closed and self._conversation.link is not Link.REPLACED:
+        while not self._closed and not self._conversation.link.is_final:
             await asyncio.sleep(next(waits))
             try:
                 metadata = self._connection.metadata()
@@ -134,7 +134,7 @@ class AsyncTrainingJob(Training):
         finally:
             self._link.cancel()
         await asyncio.wait([self._link])  # whose cancellation is not this task's
-        if delete and self._conversation.link is not Link.REPLACED:  # then it is the job of another process
+        if delete and not self._conversation.link.is_final:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
             with self._warning("the job cannot be deleted"):
                 metadata = self._connection.metadata()

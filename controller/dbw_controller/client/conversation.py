@@ -51,6 +51,12 @@ class Link(Enum):
     ATTACHED = "attached"
     DOWN = "down"  # the last attempt to attach has failed, or took too long
     REPLACED = "replaced"  # another process has created the same job: there will be no more decisions
+    TAKEN = "taken"  # another identity has a job of this name: there will be no decisions
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no further attempt to attach will be made."""
+        return self in (Link.REPLACED, Link.TAKEN)
 
 
 class Summary(TypedDict, total=False):
@@ -156,6 +162,8 @@ class Conversation:
         was_attached = self.link is Link.ATTACHED  # otherwise CreateJob is what failed
         if reason == "SESSION_REPLACED":
             self.link = Link.REPLACED
+        elif reason == "NOT_OWNER":
+            self.link = Link.TAKEN
         elif was_attached:
             self.link, self._detached_at = Link.ATTACHING, now
         elif self.link is Link.ATTACHING:
@@ -296,7 +304,7 @@ class Conversation:
         if self.link is Link.ATTACHING and now - self._detached_at >= self._deadline:
             self.link = Link.DOWN
         silent = self.link is Link.ATTACHED and self._is_silent(now)
-        if silent or self.link in (Link.DOWN, Link.REPLACED):
+        if silent or self.link is Link.DOWN or self.link.is_final:
             self._newest = None
         self._use_newest()
         if self.decision is None:

@@ -129,7 +129,7 @@ class TrainingJob(Training):
                 with self._changed:
                     self._failed(error)
                     self._changed.notify_all()
-                if self._conversation.link is Link.REPLACED:
+                if self._conversation.link.is_final:
                     return
 
     def _attach(self) -> Iterable[CoordinateResponse]:
@@ -166,7 +166,7 @@ class TrainingJob(Training):
     def _delete(self) -> None:
         self._link.join(self._settings.end_seconds)  # CreateJob has perhaps begun another session already
         self._cancel()
-        if self._conversation.link is Link.REPLACED:  # it is the job of another process
+        if self._conversation.link.is_final:  # it is the job of another process
             return
         request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
         with self._warning("the job cannot be deleted"):

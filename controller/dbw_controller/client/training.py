@@ -17,6 +17,7 @@ LINK_CHANGES = {
     Link.ATTACHING: (logging.INFO, "the connection has ended, attaching again: %s"),
     Link.DOWN: (logging.WARNING, "cannot attach, trying again: %s"),
     Link.REPLACED: (logging.ERROR, "another process has taken over, there will be no more decisions: %s"),
+    Link.TAKEN: (logging.ERROR, "the controller refuses the job for good, there will be no decisions: %s"),
 }
 
 

@@ -57,7 +57,7 @@ class JobNotFoundError(JobError):
     """There is no job of this name."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no job {name!r}; a parameter server creates it, with CreateJob")
+        super().__init__(f"there is no job {name!r} that you may use; a parameter server creates it, with CreateJob")
 
 
 class JobDiffersError(JobError):
@@ -70,10 +70,10 @@ class JobDiffersError(JobError):
 
 
 class NotOwnerError(JobError):
-    """A job belongs to another identity."""
+    """A job cannot be created, because another identity has one of this name."""
 
-    def __init__(self, name: str, identity: str) -> None:
-        super().__init__(f"the job {name!r} belongs to another identity than {identity!r}; use another name")
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the name {name!r} is taken; choose another name for the job")
 
 
 class SessionNotFoundError(JobError):

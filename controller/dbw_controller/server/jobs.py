@@ -26,6 +26,7 @@ from dbw_controller.server.job_messages import job_message
 from dbw_controller.server.saver import Disk, unless_cancelled
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.callers import Caller
 from dbw_runtime.disk_watch import HANG_SECONDS
 from dbw_runtime.server import UnsavedError
 
@@ -77,25 +78,38 @@ class Jobs:
         """All jobs, by name."""
         return sorted(self._jobs.values(), key=lambda served: served.name)
 
-    def get(self, name: str, identity: str) -> ServedJob:
-        """The job of this name, if it exists and the caller may use it."""
+    def get(self, name: str, caller: Caller, for_admins: bool = False) -> ServedJob:
+        """The job of this name, if it belongs to the caller, who otherwise does not learn whether there is one.
+
+        With `for_admins`, an administrator gets those of others, too.
+        """
+        served = self._there(name)
+        if served is not None and served.belongs_to(caller):
+            served.claim(caller)
+            return served
+        if served is not None and for_admins and caller.is_admin:
+            return served
+        raise JobNotFoundError(name)
+
+    def _there(self, name: str) -> ServedJob | None:
         served = self._jobs.get(name)
-        if served is None or served.ended:
-            raise JobNotFoundError(name)
-        if served.owner != identity:
-            raise NotOwnerError(name, identity)
-        return served
+        return None if served is None or served.ended else served
+
+    def visible(self, caller: Caller) -> list[ServedJob]:
+        """The jobs that the caller may see, by name."""
+        return [served for served in self.all() if caller.is_admin or served.belongs_to(caller)]
 
     def create(
         self, name: str, identity: str, spec: JobSpec, membership: Membership, iteration: int | None
     ) -> ServedJob:
-        """Add a job; there is none of this name."""
+        """Add a job. The caller has none of this name, and another identity must not have one either."""
         if not NAME.fullmatch(name):
             raise InvalidValueError("job", name, NAME_RULE)
+        if self._there(name) is not None:
+            raise NotOwnerError(name)
         if len(self._jobs) >= self._max_jobs:
-            raise LimitReachedError(
-                "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or see --max-jobs"
-            )
+            text = f"the controller takes no more than {self._max_jobs} jobs; delete one of yours, or see --max-jobs"
+            raise LimitReachedError("max_jobs", text)
         job = Job(spec, membership, iteration, self._solver)
         served = ServedJob(name, identity, job, self.disk, self._wall_clock)
         self._jobs[name] = served

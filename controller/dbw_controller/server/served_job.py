@@ -1,6 +1,7 @@
 """A job as the controller serves it: to one session at a time, and with one thing done to it at a time."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,10 @@ from dbw_controller.server.counters import Statistics
 from dbw_controller.server.recent_reports import RecentReports
 from dbw_controller.server.saver import Disk, Saver
 from dbw_controller.server.watchers import Watcher
+from dbw_runtime.callers import Caller
 from dbw_runtime.rpc import Call
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 MAX_SECONDS_IN_LOOP = 0.002
@@ -49,6 +52,8 @@ class Snapshot(Struct, frozen=True):
     created: WallTime
     updated: WallTime
     job: Raw
+    # Earlier versions do not have this. Their owner may be a name in a certificate, without its type.
+    is_owner_exact: bool = False
 
 
 class ServedJob:
@@ -58,6 +63,7 @@ class ServedJob:
         self, name: str, owner: str, job: Job, disk: Disk, wall_clock: Callable[[], float] = time.time
     ) -> None:
         self.name, self.owner, self.job = name, owner, job
+        self._is_owner_exact = True
         self.created = self.updated = wall_clock()
         self.decision = job.decision()  # the newest one, also while a thread works on the job
         self.statistics, self.recent = Statistics(), RecentReports()
@@ -71,6 +77,20 @@ class ServedJob:
         self._lock = asyncio.Lock()
         self._nonce, self._sessions = secrets.token_hex(8), 0
         self._session: str | None = None
+
+    def belongs_to(self, caller: Caller) -> bool:
+        """Whether the caller is the owner, or may become it as the owner's name in an earlier version."""
+        is_old_name = not self._is_owner_exact and self.owner in caller.untyped_names
+        return self.owner == caller.identity or is_old_name
+
+    def claim(self, caller: Caller) -> None:
+        """Have the job of an earlier version belong to the typed identity of its owner from now on."""
+        if self.owner == caller.identity:
+            return
+        about = {"job": self.name, "old_owner": self.owner, "owner": caller.identity}
+        log.warning("its owner, as an earlier version named it, has another name from now on", extra=about)
+        self.owner, self._is_owner_exact = caller.identity, True
+        self.saver.changed(0)
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
@@ -219,6 +239,7 @@ class ServedJob:
     def snapshot(self) -> bytes:
         """All that must survive, encoded. Sessions do not: a parameter server creates its job again."""
         about = {"name": self.name, "owner": self.owner, "created": self.created, "updated": self.updated}
+        about["is_owner_exact"] = self._is_owner_exact
         return encode({**about, "job": self.job.state()})  # encoded once: it may be large
 
     @classmethod
@@ -231,4 +252,5 @@ class ServedJob:
             raise StateDamagedError(f"it is of the job {state.name!r}")
         served = cls(name, state.owner, Job.restore(bytes(state.job), solver), disk, wall_clock)
         served.created, served.updated = state.created, state.updated
+        served._is_owner_exact = state.is_owner_exact
         return served

@@ -89,10 +89,10 @@ class ControllerService:
             await asyncio.sleep(min(60.0, self._limits.silent_seconds))
             await self._jobs.delete_silent(self._limits.silent_seconds)
 
-    def _job(self, name: str, call: Call) -> ServedJob:
+    def _job(self, name: str, call: Call, for_admins: bool = False) -> ServedJob:
         """The job that a call is about, which its log lines then name."""
         call.job = name
-        return self._jobs.get(name, call.identity)
+        return self._jobs.get(name, call.caller, for_admins)
 
     async def create_job(self, request: pb.CreateJobRequest, call: Call) -> pb.CreateJobResponse:
         """Create a job or attach to one."""
@@ -103,7 +103,7 @@ class ControllerService:
         membership = messages.membership_from(request.membership)
         iteration = request.iteration if request.HasField("iteration") else None
         try:
-            served = self._jobs.get(request.job, call.identity)
+            served = self._jobs.get(request.job, call.caller)
         except JobNotFoundError:
             spec = messages.spec_from(request.spec, self._default_policy)
             served = self._jobs.create(request.job, call.identity, spec, membership, iteration)
@@ -215,19 +215,19 @@ class ControllerService:
 
     async def get_decision(self, request: pb.GetDecisionRequest, call: Call) -> pb.GetDecisionResponse:
         """Look a decision up."""
-        served = self._job(request.job, call)
+        served = self._job(request.job, call, for_admins=True)
         iteration = request.iteration if request.HasField("iteration") else None
         decision = await served.run(partial(served.job.decision, iteration))
         return pb.GetDecisionResponse(decision=messages.decision_message(decision, request.include_estimates))
 
     async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
         """Show a job."""
-        served = self._job(request.job, call)
+        served = self._job(request.job, call, for_admins=True)
         return pb.GetJobResponse(job=await served.run(partial(job_message, served)))
 
     async def list_jobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
-        """List the caller's jobs; a page's token is the last name of the page before."""
-        jobs = [job for job in self._jobs.all() if job.owner == call.identity and job.name > request.page_token]
+        """List the jobs that the caller may see; a page's token is the last name of the page before."""
+        jobs = [job for job in self._jobs.visible(call.caller) if job.name > request.page_token]
         size = min(request.page_size or PAGE, PAGE)
         token = jobs[size - 1].name if len(jobs) > size else ""
         shown = [message for _, message in readable(jobs[:size], job_message)]
@@ -237,7 +237,9 @@ class ControllerService:
         """Delete a job."""
         try:
             session = request.session if request.HasField("session") else None
-            await self._jobs.delete(self._job(request.job, call), "deleted", session)
+            served = self._job(request.job, call, for_admins=True)
+            why = "deleted" if served.belongs_to(call.caller) else "deleted by an administrator"
+            await self._jobs.delete(served, why, session)
         except JobNotFoundError:
             if not request.allow_missing:
                 raise
@@ -245,7 +247,7 @@ class ControllerService:
 
     async def watch_job(self, request: pb.WatchJobRequest, call: Call) -> None:
         """Send a job as it is, and then every iteration."""
-        served = self._job(request.job, call)
+        served = self._job(request.job, call, for_admins=True)
         watcher = Watcher(request.include_estimates)
         served.watchers.add(watcher)
         try:
@@ -257,7 +259,7 @@ class ControllerService:
 
     async def diagnose_job(self, request: pb.DiagnoseJobRequest, call: Call) -> pb.DiagnoseJobResponse:
         """Say what looks wrong."""
-        served = self._job(request.job, call)
+        served = self._job(request.job, call, for_admins=True)
         diagnosis = await asyncio.to_thread(served.recent.diagnose, served.job.spec.sync_mode)
         return pb.DiagnoseJobResponse(
             findings=map(messages.finding_message, diagnosis.findings()),

@@ -126,7 +126,7 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* The first name is the identity of a client that has no token, to which its jobs belong. */}}
+{{/* The longest name is the identity of a client that has no token, to which its jobs belong. */}}
 {{- define "dbw.certificate" -}}
 {{- $manager := .root.Values.tls.certManager -}}
 {{- $namespace := .root.Release.Namespace -}}

@@ -168,7 +168,7 @@ class ControllerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Lists the caller's jobs by name.
+        """Lists the caller's jobs by name; to an administrator, those of all identities.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -62,7 +62,7 @@ class ControllerServiceStub:
     GetJob: _grpc.UnaryUnaryMultiCallable[_controller_pb2.GetJobRequest, _controller_pb2.GetJobResponse]
     """Returns a job."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListJobsRequest, _controller_pb2.ListJobsResponse]
-    """Lists the caller's jobs by name."""
+    """Lists the caller's jobs by name; to an administrator, those of all identities."""
     DeleteJob: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DeleteJobRequest, _controller_pb2.DeleteJobResponse]
     """Deletes a job and all that it has learnt. It is for a training that is over; of jobs that nobody deletes, a
     controller may drop those that have been silent for long.
@@ -113,7 +113,7 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     GetJob: _aio.UnaryUnaryMultiCallable[_controller_pb2.GetJobRequest, _controller_pb2.GetJobResponse]  # type: ignore[assignment]
     """Returns a job."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListJobsRequest, _controller_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """Lists the caller's jobs by name."""
+    """Lists the caller's jobs by name; to an administrator, those of all identities."""
     DeleteJob: _aio.UnaryUnaryMultiCallable[_controller_pb2.DeleteJobRequest, _controller_pb2.DeleteJobResponse]  # type: ignore[assignment]
     """Deletes a job and all that it has learnt. It is for a training that is over; of jobs that nobody deletes, a
     controller may drop those that have been silent for long.
@@ -203,7 +203,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ListJobsResponse, _abc.Awaitable[_controller_pb2.ListJobsResponse]]:
-        """Lists the caller's jobs by name."""
+        """Lists the caller's jobs by name; to an administrator, those of all identities."""
 
     @_abc_1.abstractmethod
     def DeleteJob(

@@ -29,7 +29,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     google.rpc.BadRequest names field, value and rule.
     """
     ERROR_REASON_JOB_NOT_FOUND: _ErrorReason.ValueType  # 2
-    """NOT_FOUND: there is no such job. Create it."""
+    """NOT_FOUND: there is no such job, or it belongs to another identity. Create it."""
     ERROR_REASON_JOB_DIFFERS: _ErrorReason.ValueType  # 3
     """ALREADY_EXISTS: a job of this name was created with another specification. Use another name, or delete it."""
     ERROR_REASON_DECISION_NOT_FOUND: _ErrorReason.ValueType  # 4
@@ -45,7 +45,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 8
     """UNAUTHENTICATED: no valid token or certificate came with the call."""
     ERROR_REASON_NOT_OWNER: _ErrorReason.ValueType  # 9
-    """PERMISSION_DENIED: the job belongs to another identity."""
+    """PERMISSION_DENIED: CreateJob names a job that belongs to another identity. Choose another name. To all other rpcs
+    such a job does not exist.
+    """
     ERROR_REASON_LIMIT_REACHED: _ErrorReason.ValueType  # 10
     """RESOURCE_EXHAUSTED: a limit of the server was reached; google.rpc.QuotaFailure names it, google.rpc.RetryInfo says
     when to try again.
@@ -84,7 +86,7 @@ ERROR_REASON_INVALID_VALUE: ErrorReason.ValueType  # 1
 google.rpc.BadRequest names field, value and rule.
 """
 ERROR_REASON_JOB_NOT_FOUND: ErrorReason.ValueType  # 2
-"""NOT_FOUND: there is no such job. Create it."""
+"""NOT_FOUND: there is no such job, or it belongs to another identity. Create it."""
 ERROR_REASON_JOB_DIFFERS: ErrorReason.ValueType  # 3
 """ALREADY_EXISTS: a job of this name was created with another specification. Use another name, or delete it."""
 ERROR_REASON_DECISION_NOT_FOUND: ErrorReason.ValueType  # 4
@@ -100,7 +102,9 @@ ERROR_REASON_STATE_DAMAGED: ErrorReason.ValueType  # 7
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 8
 """UNAUTHENTICATED: no valid token or certificate came with the call."""
 ERROR_REASON_NOT_OWNER: ErrorReason.ValueType  # 9
-"""PERMISSION_DENIED: the job belongs to another identity."""
+"""PERMISSION_DENIED: CreateJob names a job that belongs to another identity. Choose another name. To all other rpcs
+such a job does not exist.
+"""
 ERROR_REASON_LIMIT_REACHED: ErrorReason.ValueType  # 10
 """RESOURCE_EXHAUSTED: a limit of the server was reached; google.rpc.QuotaFailure names it, google.rpc.RetryInfo says
 when to try again.

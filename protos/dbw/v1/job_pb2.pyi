@@ -399,7 +399,9 @@ class Job(_message.Message):
     name: _builtins.str
     """Its name."""
     owner: _builtins.str
-    """The identity that created it and alone may use it; empty where the controller does not authenticate its callers."""
+    """The identity that it belongs to, which alone may use it; empty where the controller does not authenticate its
+    callers. Administrators see all jobs, and may delete them.
+    """
     learnt_iterations: _builtins.int
     """How many iterations the job has learnt from."""
     loss: _builtins.float

@@ -33,6 +33,6 @@ def test_a_training_in_node_gets_the_decisions_that_the_algorithm_makes_in_proce
     assert seen["decisions"] == expected
     assert seen["refused"] == {
         "code": 5,
-        "details": "there is no job 'nobody'; a parameter server creates it, with CreateJob",
+        "details": "there is no job 'nobody' that you may use; a parameter server creates it, with CreateJob",
     }
     assert len({decision["k"] for decision in expected}) > 1, "there was something to decide"

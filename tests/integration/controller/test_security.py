@@ -115,13 +115,13 @@ def test_the_name_in_a_client_s_certificate_owns_its_jobs(
     dave = write(authority.issue_cert("dave@example.org"), folder, "dave")
     with connected(mutual, **carol) as stub:
         create(stub, "of-carol")
-        assert stub.GetJob(pb.GetJobRequest(job="of-carol")).job.owner == "carol@example.org"
+        assert stub.GetJob(pb.GetJobRequest(job="of-carol")).job.owner == "email:carol@example.org"
         assert names(stub) == ["of-carol"]
     with connected(mutual, tls_ca=carol["tls_ca"], tls_cert=dave.cert, tls_key=dave.key) as stub:
         assert names(stub) == []
         with pytest.raises(grpc.RpcError) as caught:
             stub.GetJob(pb.GetJobRequest(job="of-carol"))
-        assert failure(caught.value)[:2] == (grpc.StatusCode.PERMISSION_DENIED, "NOT_OWNER")
+        assert failure(caught.value)[:2] == (grpc.StatusCode.NOT_FOUND, "JOB_NOT_FOUND")
 
 
 def expired(authority: trustme.CA, folder: Path) -> Files:
@@ -329,7 +329,7 @@ BY_JOB: dict[str, Callable[[str, str], Any]] = {
     "EndIteration": lambda job, session: pb.EndIterationRequest(job=job, session=session, summary=summary(0)),
     "GetDecision": lambda job, _: pb.GetDecisionRequest(job=job),
     "GetJob": lambda job, _: pb.GetJobRequest(job=job),
-    "DeleteJob": lambda job, _: pb.DeleteJobRequest(job=job, allow_missing=True),
+    "DeleteJob": lambda job, _: pb.DeleteJobRequest(job=job),
     "WatchJob": lambda job, _: pb.WatchJobRequest(job=job),
     "DiagnoseJob": lambda job, _: pb.DiagnoseJobRequest(job=job),
     "ExportJobState": lambda job, _: pb.ExportJobStateRequest(job=job),
@@ -352,16 +352,44 @@ def job_of_alice(server: Controller, ca: Path) -> str:
         return stub.CreateJob(request, metadata=bearer("alice")).session
 
 
-@pytest.mark.parametrize("rpc", BY_JOB)
-def test_nobody_else_can_use_a_job(server: Controller, ca: Path, job_of_alice: str, rpc: str) -> None:
-    request = BY_JOB[rpc]("of-alice", job_of_alice)
+def refusal(server: Controller, ca: Path, rpc: str, request: Any) -> tuple[grpc.StatusCode, str, bytes]:
+    """All that bob learns: status, text and details."""
     sent = iter([request]) if METHODS[rpc].client_streaming else request
+    with connected(server, tls_ca=ca) as stub, pytest.raises(grpc.RpcError) as caught:
+        list(getattr(stub, rpc)(sent, timeout=PATIENCE, metadata=bearer("bob")))
+    assert isinstance(caught.value, grpc.Call)
+    trailers: dict[str, Any] = dict(caught.value.trailing_metadata())
+    return caught.value.code(), str(caught.value.details()), trailers["grpc-status-details-bin"]
+
+
+@pytest.mark.parametrize("rpc", sorted(BY_JOB.keys() - {"CreateJob"}))
+def test_the_job_of_somebody_else_looks_like_one_that_does_not_exist(
+    server: Controller, ca: Path, job_of_alice: str, rpc: str
+) -> None:
+    of_alice = refusal(server, ca, rpc, BY_JOB[rpc]("of-alice", job_of_alice))
+    code, text, details = refusal(server, ca, rpc, BY_JOB[rpc]("of-bobby", job_of_alice))  # as long a name
+    assert of_alice == (code, text.replace("of-bobby", "of-alice"), details.replace(b"of-bobby", b"of-alice"))
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert b"JOB_NOT_FOUND" in details
     with connected(server, tls_ca=ca) as stub:
-        with pytest.raises(grpc.RpcError) as caught:
-            list(getattr(stub, rpc)(sent, timeout=PATIENCE, metadata=bearer("bob")))
-        assert failure(caught.value)[:2] == (grpc.StatusCode.PERMISSION_DENIED, "NOT_OWNER")
+        if rpc == "DeleteJob":
+            request = pb.DeleteJobRequest(job="of-alice", allow_missing=True)
+            stub.DeleteJob(request, timeout=PATIENCE, metadata=bearer("bob"))
         job = stub.GetJob(pb.GetJobRequest(job="of-alice"), metadata=bearer("alice")).job
         assert (job.owner, job.learnt_iterations) == ("alice", 0)
+
+
+def test_a_name_that_is_taken_is_refused_without_saying_by_whom(
+    server: Controller,
+    ca: Path,
+    job_of_alice: str,  # noqa: ARG001 (it has the name)
+) -> None:
+    for workers in (4, 1):  # a request that would differ from the job, too
+        request = pb.CreateJobRequest(job="of-alice", membership=Membership(live_workers=workers))
+        code, text, details = refusal(server, ca, "CreateJob", request)
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert text == "the name 'of-alice' is taken; choose another name for the job"
+        assert b"NOT_OWNER" in details
 
 
 def test_everybody_sees_only_their_own_jobs(server: Controller, ca: Path, job_of_alice: str) -> None:  # noqa: ARG001

@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from dbw_runtime.failure import StatusError, invalid_value, reason_of
 from dbw_runtime.gate import CallLimits, Gate
 from dbw_runtime.rpc import Call, add_service, handlers
-from dbw_runtime.security import NOBODY
+from dbw_runtime.security import ANYBODY
 
 SERVICE: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
 LIMITS = CallLimits()
@@ -55,7 +55,7 @@ class World:
 
     def __init__(self, channel: grpc.aio.Channel, limits: CallLimits) -> None:
         self.refusals: Counter[str] = Counter()
-        self.gate = Gate(NOBODY, limits, lambda reason: self.refusals.update([reason]))
+        self.gate = Gate(ANYBODY, limits, lambda reason: self.refusals.update([reason]))
         self.service = Service()
         encode, decode = HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
         self.check = channel.unary_unary("/grpc.health.v1.Health/Check", encode, decode)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw, Struct
 
 from dbw_controller.core.errors import (
     DiskFailedError,
@@ -16,16 +17,19 @@ from dbw_controller.core.errors import (
 from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
+from dbw_controller.core.state import Name, decode
 from dbw_controller.server.job_messages import job_message
 from dbw_controller.server.jobs import STOP_SECONDS, Jobs, readable
-from dbw_controller.server.served_job import ServedJob
+from dbw_controller.server.served_job import ServedJob, WallTime
 from dbw_controller.server.store import SnapshotStore
+from dbw_runtime.callers import Caller
 from dbw_runtime.disk_watch import HANG_SECONDS
 from dbw_runtime.durable import FolderError
 from dbw_runtime.server import UnsavedError
 from tests.states import Change, changed
 from tests.unit.controller.server.jobs import Clock, Store, run, served_job, virtual_clock
 
+ALICE, BOB = Caller("alice"), Caller("bob")
 LONG = 3600.0  # that a disk hangs
 
 
@@ -37,11 +41,25 @@ def test_jobs_are_listed_by_name_and_belong_to_their_owner() -> None:
     jobs = Jobs(None, 10, 100)
     vgg, resnet = create(jobs, "vgg"), create(jobs, "resnet")
     assert jobs.all() == [resnet, vgg]
-    assert jobs.get("vgg", "alice") is vgg
+    assert jobs.get("vgg", ALICE, for_admins=True) is vgg
+    assert (jobs.visible(ALICE), jobs.visible(BOB)) == ([resnet, vgg], [])
+    for name in ("vgg", "bert"):
+        with pytest.raises(JobNotFoundError):
+            jobs.get(name, BOB, for_admins=True)
     with pytest.raises(NotOwnerError):
-        jobs.get("vgg", "bob")
+        create(jobs, "vgg", "bob")
+
+
+def test_an_administrator_sees_the_jobs_of_all_and_uses_its_own() -> None:
+    jobs, admin = Jobs(None, 10, 100), Caller("ops", is_admin=True)
+    vgg, own = create(jobs, "vgg"), create(jobs, "own", "ops")
+    assert jobs.visible(admin) == [own, vgg]
+    assert jobs.get("vgg", admin, for_admins=True) is vgg
+    assert jobs.get("own", admin) is own
     with pytest.raises(JobNotFoundError):
-        jobs.get("bert", "alice")
+        jobs.get("vgg", admin)
+    with pytest.raises(NotOwnerError):
+        create(jobs, "vgg", "ops")
 
 
 def test_a_job_that_is_refused_leaves_nothing_behind() -> None:
@@ -248,7 +266,7 @@ def test_a_caller_that_goes_away_does_not_leave_its_job_half_deleted(tmp_path: P
         store.hangs_until = 1.0
         caller = asyncio.ensure_future(jobs.delete(served, "deleted"))
         await asyncio.sleep(0.5)
-        assert jobs.get("resnet", "alice") is served, "it is there until its snapshot is gone"
+        assert jobs.get("resnet", ALICE) is served, "it is there until its snapshot is gone"
         caller.cancel()
         await asyncio.sleep(1.0)
         assert jobs.all() == []
@@ -265,7 +283,7 @@ def test_a_job_that_cannot_be_deleted_is_still_there(tmp_path: Path) -> None:
         store.fails = True
         with pytest.raises(DiskFailedError):
             await jobs.delete(served, "deleted")
-        assert jobs.get("resnet", "alice") is served
+        assert jobs.get("resnet", ALICE) is served
         jobs.disk.close()
 
     run(claims())
@@ -306,6 +324,85 @@ def stopped(tmp_path: Path) -> Path:
 
     asyncio.run(save())
     return tmp_path
+
+
+def of_an_earlier_version(state: dict[str, Any]) -> None:
+    """Whose owner is the first name in a certificate, without its type."""
+    del state["is_owner_exact"]
+
+
+CAROL = Caller("URI:spiffe://example.org/carol", untyped_names=frozenset({"alice", "spiffe://example.org/carol"}))
+
+
+def restored(folder: Path, change: Change = of_an_earlier_version) -> Jobs:
+    """The jobs of a folder, `resnet` as another version wrote it."""
+    store = Store(folder)
+    store.write("resnet", changed(store.read("resnet"), change))
+    jobs = Jobs(store, 10, 100)
+    jobs.load()
+    return jobs
+
+
+def test_a_job_of_an_earlier_version_gets_the_typed_identity_of_its_owner_for_good(
+    stopped: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def claims() -> None:
+        jobs = restored(stopped)
+        served, same_name = jobs.get("resnet", CAROL), Caller("email:alice", untyped_names=frozenset({"alice"}))
+        assert jobs.get("resnet", CAROL) is served
+        assert (served.owner, len(caplog.messages)) == (CAROL.identity, 1)
+        [record] = caplog.records
+        told = {key: record.__dict__[key] for key in ("levelname", "job", "old_owner", "owner")}
+        assert told == {"levelname": "WARNING", "job": "resnet", "old_owner": "alice", "owner": CAROL.identity}
+        with pytest.raises(JobNotFoundError):
+            jobs.get("resnet", same_name)
+        await jobs.close()
+        again = restored(stopped, lambda state: None)
+        assert again.get("resnet", CAROL).owner == CAROL.identity
+        with pytest.raises(JobNotFoundError):
+            again.get("resnet", same_name)
+        again.disk.close()
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(claims())
+
+
+def test_looking_does_not_change_the_owner_of_a_job(stopped: Path) -> None:
+    jobs = restored(stopped)
+    assert [served.owner for served in jobs.visible(CAROL)] == ["alice"]
+    assert jobs.get("resnet", Caller("ops", is_admin=True), for_admins=True).owner == "alice"
+    assert jobs.get("resnet", ALICE).owner == "alice", "the identity of a token has no type"
+    jobs.disk.close()
+
+
+@pytest.mark.parametrize("caller", [BOB, Caller("DNS:alice"), Caller("DNS:bob", untyped_names=frozenset({"bob"}))])
+def test_nobody_without_a_certificate_of_the_owner_s_name_gets_a_job_of_an_earlier_version(
+    stopped: Path, caller: Caller
+) -> None:
+    jobs = restored(stopped)
+    with pytest.raises(JobNotFoundError):
+        jobs.get("resnet", caller)
+    jobs.disk.close()
+
+
+def test_a_name_in_a_certificate_is_not_the_identity_of_a_token_or_of_the_identity_file(stopped: Path) -> None:
+    jobs = restored(stopped, lambda state: None)
+    with pytest.raises(JobNotFoundError):
+        jobs.get("resnet", CAROL)
+    jobs.disk.close()
+
+
+def test_an_earlier_version_reads_the_snapshots_of_this_one(stopped: Path) -> None:
+    class Earlier(Struct, frozen=True):
+        name: Name
+        owner: Name
+        created: WallTime
+        updated: WallTime
+        job: Raw
+
+    store = Store(stopped)
+    assert decode(store.read("resnet"), Earlier).owner == "alice"
+    store.close()
 
 
 def test_jobs_come_back_and_snapshots_that_are_damaged_are_set_aside(stopped: Path) -> None:
