@@ -19,6 +19,8 @@ class PsOptions(ServerOptions):
 
     listen: str = option("127.0.0.1:50052", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
+    max_identity_calls: int = option(4096, "how many calls one identity may have open, which workers may share")
+    max_identity_rate: float = option(20_000.0, "how many requests a second one identity may make")
     job: str = option("training", "the name of the job, for the controller, logs and metrics")
     model: str = option("", f"what to train, needed: {', '.join(MODELS)}, module:function or file.py:function")
     seed: int = option(0, "the seed of the model's first parameters")

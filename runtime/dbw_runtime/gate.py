@@ -31,7 +31,7 @@ class CallLimits:
     """How many calls a server takes. An identity's own limits hold where callers are authenticated."""
 
     calls: int = 4096  # open at once
-    identity_calls: int = 1024  # open at once, of one identity
+    identity_calls: int = 256  # open at once, of one identity
     identity_rate: float = 2000.0  # requests a second, of one identity
     first_request_seconds: float = 30.0  # within which the first request of a call must be there
     reading_seconds: float = 120.0  # within which a client must take a response

@@ -178,7 +178,10 @@ def _handler(
             return None if response is None else response.SerializeToString()
         # Outside the `except`, so that what is aborted does not drag the error along.
         gate.refused(failure, _extra(call) | {"rpc": method.name, "peer": context.peer()})
-        await context.abort(failure.code, failure.text, failure.trailers())
+        try:
+            await context.abort(failure.code, failure.text, failure.trailers())
+        except grpc.aio.InternalError:  # the client has gone meanwhile
+            raise asyncio.CancelledError from None
         raise AssertionError("abort raises")
 
     # A call with one request is on the wire what a stream of one is. gRPC would read that request before it calls us.
