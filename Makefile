@@ -7,8 +7,11 @@ ENVIRONMENT := .venv/.complete
 # An integrator has the light base of our dependencies only, beside a framework.
 EXAMPLES := .venv-examples/.complete
 CPP := libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc cmake g++ make pkg-config
-# The contract must not break what was committed: in the last commit or, if nothing has changed since, the one before.
-CONTRACT_BASES ?= $(shell git rev-list --first-parent --max-count=2 HEAD 2>/dev/null)
+# The contract must not break what was released, and what was committed: in the last commit or, if nothing has changed
+# since, the one before.
+RELEASE := $(shell cut -d ' ' -f 2 tests/upgrade/last-release)
+CONTRACT_BASES ?= $(sort $(shell git rev-parse --quiet --verify "$(RELEASE)^{commit}" || true; \
+  git rev-list --first-parent --max-count=2 HEAD 2>/dev/null))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test simulate chaos examples test-examples test-containers lint format reproduction bench protos dashboard constraints clean
@@ -73,6 +76,8 @@ lint: $(ENVIRONMENT) ## check style, types, the contract and its stubs
 	@echo "==> buf breaking"
 	@[[ -n "$(filter-out $(shell git rev-parse HEAD 2>/dev/null),$(CONTRACT_BASES))" ]] || \
 	  echo "    SKIPPED: no earlier commit here to compare with"
+	@git cat-file -e "$(RELEASE)^{commit}" 2>/dev/null || \
+	  echo "    SKIPPED: the last release, $(RELEASE), is not in this clone: NOT COMPARED WITH IT" >&2
 	@for base in $(CONTRACT_BASES); do git rev-parse --quiet --verify "$$base^{commit}" >/dev/null || \
 	    { echo "there is no commit $$base to compare the contract with" >&2; exit 1; }; \
 	  if git cat-file -e "$$base:protos/buf.yaml" 2>/dev/null; \

@@ -13,7 +13,7 @@ slow = [HealthCheck.too_slow]
 settings.register_profile("dbw", deadline=None, suppress_health_check=slow, derandomize="CI" in os.environ)
 settings.load_profile("dbw")
 
-SLOW = ("simulation", "e2e", "chaos", "examples", "history", "charts", "integration")  # the slowest first
+SLOW = ("simulation", "e2e", "chaos", "upgrade", "examples", "history", "charts", "integration")  # the slowest first
 FOLDERS = [Path(__file__).parent / name for name in SLOW]
 
 

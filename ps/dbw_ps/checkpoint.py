@@ -31,7 +31,7 @@ from dbw_runtime.durable import (
 )
 
 log = logging.getLogger(__name__)
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # of checkpoints; all formats up to this one are read
 NAME = re.compile(r"checkpoint-(\d{12})\.pt")
 DIGEST_BYTES, CHUNK_BYTES = 64, 2**20
 RETRY_SECONDS = 10.0  # a disk that fails is given some time
@@ -219,8 +219,8 @@ def _read(path: Path) -> dict[str, Any]:
             advice = "provide what is missing, or move it away to go on from an older one"
             raise FolderError(f"{path} {problem}; {advice}") from error
     version = content.pop("format_version")
-    if version != FORMAT_VERSION:
-        raise _UnusableError("newer", f"it has the format {version}, and this program knows {FORMAT_VERSION}")
+    if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
+        raise _UnusableError("newer", f"it has the format {version}, and this program reads up to {FORMAT_VERSION}")
     return content
 
 

@@ -21,6 +21,7 @@ from tests.charts.chart import (
     render,
 )
 from tests.charts.options import CHART
+from tests.version import VERSION
 
 pytestmark = needs_helm
 TLS = {"--tls-ca=/etc/dbw/tls/ca.crt"}
@@ -116,7 +117,7 @@ def test_a_training_says_otherwise_than_all_also_with_nothing() -> None:
     assert of_kind("Job", manifests)["try-dbw-digits-worker"]["spec"]["completions"] == 2
     assert of_kind("Job", manifests)["try-dbw-vision-worker"]["spec"]["completions"] == 16
     assert container("try-dbw-vision-ps", manifests)["image"] == "vision-ps:7"
-    assert container("try-dbw-digits-ps", manifests)["image"] == "dbw-ps:0.1.0"
+    assert container("try-dbw-digits-ps", manifests)["image"] == f"dbw-ps:{VERSION}"
 
 
 def test_numbers_arrive_as_they_were_written() -> None:
@@ -202,8 +203,8 @@ def test_without_gpus_workers_take_none() -> None:
 
 def test_images_come_from_where_they_are_said_to_be() -> None:
     manifests = render("gpu")
-    assert container("try-dbw-ps", manifests)["image"] == "registry.example.org/team/dbw-ps:0.1.0"
-    assert container("try-dbw-worker", manifests)["image"] == "registry.example.org/team/dbw-worker:0.1.0-cuda"
+    assert container("try-dbw-ps", manifests)["image"] == f"registry.example.org/team/dbw-ps:{VERSION}"
+    assert container("try-dbw-worker", manifests)["image"] == "registry.example.org/team/dbw-worker:cuda"
     assert pod("try-dbw-worker", manifests)["imagePullSecrets"] == [{"name": "registry"}]
 
 

@@ -11,6 +11,8 @@ from time import monotonic, sleep
 from typing import Any
 from urllib.request import urlopen
 
+from tests.version import VERSION
+
 ROOT = Path(__file__).resolve().parents[2]
 # How long containers may take for anything before a test gives up; nothing is measured by it.
 PATIENCE = 240.0
@@ -37,7 +39,7 @@ def build_images() -> None:
     arguments = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST")
     given = [word for name in arguments if os.environ.get(name) for word in ("--build-arg", name)]
     for name in SERVICES:
-        what = ("--file", "docker/Dockerfile", "--target", name, "--tag", f"dbw-{name}:0.1.0")
+        what = ("--file", "docker/Dockerfile", "--target", name, "--tag", f"dbw-{name}:{VERSION}")
         run("docker", "build", *what, *given, ".")
 
 
@@ -85,7 +87,7 @@ class Project:
         """Kill a container's process, as the kernel would: what the engine itself kills it does not restart."""
         before = self.state(container)
         kill = f"import os; os.kill({before['State']['Pid']}, 9)"
-        python = ("--entrypoint", "/opt/dbw/bin/python", "dbw-controller:0.1.0", "-c")
+        python = ("--entrypoint", "/opt/dbw/bin/python", f"dbw-controller:{VERSION}", "-c")
         run("docker", "run", "--rm", "--pid", "host", "--user", "0", *python, kill)
         self.wait(lambda: self.state(container)["RestartCount"] > before["RestartCount"])
 

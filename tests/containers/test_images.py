@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.containers.engine import SERVICES, build_images, run, wait_until
+from tests.version import VERSION
 
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")  # noqa: S108
 
@@ -18,7 +19,7 @@ def images() -> None:
 
 
 def image(name: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(run("docker", "image", "inspect", f"dbw-{name}:0.1.0"))[0]
+    described: dict[str, Any] = json.loads(run("docker", "image", "inspect", f"dbw-{name}:{VERSION}"))[0]
     return described
 
 
@@ -26,7 +27,7 @@ def image(name: str) -> dict[str, Any]:
 def controller() -> Iterator[str]:
     """A controller that may write only what it has to."""
     options = (*HARDENED, "--volume", "/var/lib/dbw", "--env", "DBW_CONTROLLER_INSECURE=true")
-    name = run("docker", "run", "--detach", *options, "dbw-controller:0.1.0").strip()
+    name = run("docker", "run", "--detach", *options, f"dbw-controller:{VERSION}").strip()
     try:
         yield name
     finally:
@@ -48,15 +49,15 @@ def test_an_image_runs_its_program_as_a_user_without_rights(name: str) -> None:
     assert config["User"] == "10001:10001"
     assert config["Entrypoint"] == ["dbw", name]
     assert config["Healthcheck"]["Test"][:3] == ["CMD", "dbw", "health"]
-    assert config["Labels"]["org.opencontainers.image.version"] == "0.1.0"
+    assert config["Labels"]["org.opencontainers.image.version"] == VERSION
     assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert "usage: dbw" in run("docker", "run", "--rm", *HARDENED, f"dbw-{name}:0.1.0", "--help")
+    assert "usage: dbw" in run("docker", "run", "--rm", *HARDENED, f"dbw-{name}:{VERSION}", "--help")
 
 
 @pytest.mark.parametrize("package", ["torch", "pip", "cvxpy"])
 def test_the_controller_has_no_package_that_it_does_not_need(package: str) -> None:
     look = f"import importlib.util; print(importlib.util.find_spec({package!r}))"
-    program = ("--entrypoint", "/opt/dbw/bin/python", "dbw-controller:0.1.0", "-c", look)
+    program = ("--entrypoint", "/opt/dbw/bin/python", f"dbw-controller:{VERSION}", "-c", look)
     assert run("docker", "run", "--rm", *program) == "None\n"
 
 

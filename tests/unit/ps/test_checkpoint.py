@@ -142,6 +142,12 @@ def test_a_checkpoint_of_a_newer_version_is_set_aside(
     assert names(tmp_path) == [name(1), name(2) + ".newer-1"]
 
 
+def test_a_checkpoint_of_an_older_format_is_read(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write(1, state(1))
+    monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)
+    assert newest_iteration(folder) == 1
+
+
 def test_a_truncated_checkpoint_is_set_aside_and_the_one_before_is_used(
     folder: CheckpointFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
