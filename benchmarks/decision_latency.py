@@ -24,6 +24,8 @@ from urllib.request import urlopen
 
 import grpc
 import numpy as np
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from benchmarks._harness import Bar, Report, Spread, interleave, ratio, run
 from benchmarks.contract_cost import echo, exchange
@@ -41,6 +43,7 @@ from dbw_controller.server.app import ControllerOptions, serve
 from dbw_controller.wire.messages import spec_message
 
 REPETITIONS, CALLS = 40, 25
+SERVING = HealthCheckResponse.SERVING
 COORDINATE, ECHO = "/dbw.v1.ControllerService/Coordinate", "/benchmarks.Echo/Echo"
 TYPES: dict[str, Any] = {COORDINATE: pb.CoordinateResponse, ECHO: pb.CoordinateRequest}
 
@@ -72,12 +75,11 @@ class Server(NamedTuple):
     pid: int
 
 
-def serve_with_echo(port: int, metrics_port: int, folder: str) -> None:
+def serve_with_echo(port: int, metrics_port: int, folder: str, further: dict[str, Any]) -> None:
     """Run a controller that echoes as well, in the process that this is called in."""
     sys.stderr = (Path(folder) / "log").open("w")
-    options = ControllerOptions(
-        listen=f"127.0.0.1:{port}", metrics_listen=f"127.0.0.1:{metrics_port}", state_dir=Path(folder) / "state"
-    )
+    addresses: dict[str, Any] = {"listen": f"127.0.0.1:{port}", "metrics_listen": f"127.0.0.1:{metrics_port}"}
+    options = ControllerOptions(**addresses, state_dir=Path(folder) / "state", **further)
     message = pb.CoordinateRequest
     method = grpc.stream_stream_rpc_method_handler(echo, message.FromString, message.SerializeToString)
     handlers: dict[str, Any] = {"Echo": method}
@@ -92,8 +94,8 @@ def free_port() -> int:
 
 
 @contextmanager
-def server() -> Iterator[Server]:
-    """Start a controller, and scrape its metrics all the time."""
+def server(**further: Any) -> Iterator[Server]:  # noqa: ANN401 (of any option)
+    """Start a controller, perhaps with further options, and scrape its metrics all the time."""
     port, metrics_port, done = free_port(), free_port(), threading.Event()
 
     def scrape() -> None:
@@ -102,16 +104,13 @@ def server() -> Iterator[Server]:
 
     with tempfile.TemporaryDirectory() as folder:
         spawn = multiprocessing.get_context("spawn")
-        process = spawn.Process(target=serve_with_echo, args=(port, metrics_port, folder), daemon=True)
+        process = spawn.Process(target=serve_with_echo, args=(port, metrics_port, folder, further), daemon=True)
         process.start()
         assert process.pid is not None
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            while True:
-                try:
-                    ControllerServiceStub(channel).ListJobs(pb.ListJobsRequest(), wait_for_ready=True, timeout=60)
-                    break
-                except grpc.RpcError:  # it listens, but is not warmed up
-                    time.sleep(0.1)
+            health: Any = HealthStub(channel)  # its type lacks the rpcs
+            while health.Check(HealthCheckRequest(), wait_for_ready=True, timeout=60).status != SERVING:
+                time.sleep(0.1)
         scraper = threading.Thread(target=scrape)
         scraper.start()
         try:
