@@ -14,14 +14,22 @@ from dbw_ps import messages
 from dbw_ps.collector import NoUsableGradientsError
 from dbw_ps.decider import Source
 from dbw_ps.intake import Intake, piece_from
-from dbw_ps.members import InvalidWorkerError, Member, Members, SessionNotFoundError, SessionReplacedError
+from dbw_ps.members import (
+    InvalidWorkerError,
+    Member,
+    Members,
+    NotOwnerError,
+    SessionNotFoundError,
+    SessionReplacedError,
+    TooManyWorkersError,
+)
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
 from dbw_ps.options import PsOptions
 from dbw_ps.publisher import Publication, Publisher
 from dbw_ps.trainer import Trainer
-from dbw_runtime.failure import StatusError, invalid_value
+from dbw_runtime.failure import StatusError, invalid_value, limit_reached
 from dbw_runtime.rpc import Call, parsed
 
 log = logging.getLogger(__name__)
@@ -30,6 +38,8 @@ SOURCES = {source: pb.DecisionSource.Value(f"DECISION_SOURCE_{source.name}") for
 HEARTBEATS = 5
 # A worker whose stream breaks has this long to send a message, or to join again: mostly it is dead.
 BROKEN_SECONDS = 2.0
+# When to try again to join a training that has as many workers as it may have: its server has to be restarted first.
+FULL_RETRY_SECONDS = 60.0
 
 
 class ParameterServerService:
@@ -61,6 +71,10 @@ class ParameterServerService:
                 return StatusError(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", str(error))
             case SessionReplacedError():
                 return StatusError(grpc.StatusCode.ABORTED, "SESSION_REPLACED", str(error))
+            case NotOwnerError():
+                return StatusError(grpc.StatusCode.PERMISSION_DENIED, "NOT_OWNER", str(error))
+            case TooManyWorkersError():
+                return limit_reached("max_workers", str(error), FULL_RETRY_SECONDS)
         return None
 
     async def warm_up(self) -> None:
@@ -130,7 +144,7 @@ class ParameterServerService:
 
     def _member(self, session: str, call: Call) -> Member:
         call.job = self._options.job
-        return self._members.of(session, self._now())
+        return self._members.of(session, self._now(), call.identity)
 
     def _start_over(self, worker: int, why: str = "no gradient of this iteration can be used") -> None:
         """End a worker's session, so that it joins again and gets the parameters again."""
@@ -161,7 +175,7 @@ class ParameterServerService:
             if difference is not None:
                 text = f"the worker's model is another one: {difference}; start both with the same model"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_DIFFERS", text)
-        member, session = self._members.join(request.worker_id, self._now())
+        member, session = self._members.join(request.worker_id, self._now(), call.identity)
         self._end_calls(member, SessionReplacedError(member.id))
         log.info("a worker has joined", extra=self._about(member))
         self._trainer.membership_changed(member)
@@ -262,13 +276,13 @@ class ParameterServerService:
         seconds = header.compute_seconds if header.HasField("compute_seconds") else None
         member.pace.finish(header.version, seconds, self._now())
         self._made_progress(member)
-        sessions = member.sessions
         try:
             with self._serving(member, call):
                 outcome, message = await self._intake.take(member, header, piece, call)
         except BaseException as error:
             is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
-            if not is_stopping and member.sessions == sessions:  # else it has joined again, and is expected to send it
+            has_joined_again = member.session != header.session  # and is expected to send it
+            if not (is_stopping or has_joined_again):
                 self._lost_gradient(member, header, error)
             raise
         return pb.PushGradientResponse(outcome=outcome, message=message, version=self._version)

@@ -45,7 +45,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 8
     """UNAUTHENTICATED: no valid token or certificate came with the call."""
     ERROR_REASON_NOT_OWNER: _ErrorReason.ValueType  # 9
-    """PERMISSION_DENIED: the job belongs to another identity."""
+    """PERMISSION_DENIED: the job, the worker id or the session belongs to another identity, or the identity may not join as
+    a worker. Use the credentials that it belongs to, or another name.
+    """
     ERROR_REASON_LIMIT_REACHED: _ErrorReason.ValueType  # 10
     """RESOURCE_EXHAUSTED: a limit of the server was reached; google.rpc.QuotaFailure names it, google.rpc.RetryInfo says
     when to try again.
@@ -100,7 +102,9 @@ ERROR_REASON_STATE_DAMAGED: ErrorReason.ValueType  # 7
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 8
 """UNAUTHENTICATED: no valid token or certificate came with the call."""
 ERROR_REASON_NOT_OWNER: ErrorReason.ValueType  # 9
-"""PERMISSION_DENIED: the job belongs to another identity."""
+"""PERMISSION_DENIED: the job, the worker id or the session belongs to another identity, or the identity may not join as
+a worker. Use the credentials that it belongs to, or another name.
+"""
 ERROR_REASON_LIMIT_REACHED: ErrorReason.ValueType  # 10
 """RESOURCE_EXHAUSTED: a limit of the server was reached; google.rpc.QuotaFailure names it, google.rpc.RetryInfo says
 when to try again.

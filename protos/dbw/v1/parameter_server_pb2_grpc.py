@@ -109,7 +109,7 @@ class ParameterServerServiceServicer:
 
     def Join(self, request, context):
         """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-        worker's number and ends its earlier session.
+        worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

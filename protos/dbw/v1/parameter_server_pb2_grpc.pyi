@@ -49,7 +49,7 @@ class ParameterServerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ParameterServerServiceAsyncStub: ...
     Join: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.JoinRequest, _parameter_server_pb2.JoinResponse]
     """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-    worker's number and ends its earlier session.
+    worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
@@ -105,7 +105,7 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.JoinRequest, _parameter_server_pb2.JoinResponse]  # type: ignore[assignment]
     """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-    worker's number and ends its earlier session.
+    worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]  # type: ignore[assignment]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
@@ -164,7 +164,7 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.JoinResponse, _abc.Awaitable[_parameter_server_pb2.JoinResponse]]:
         """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-        worker's number and ends its earlier session.
+        worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
         """
 
     @_abc_1.abstractmethod
