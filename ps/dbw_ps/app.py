@@ -77,7 +77,7 @@ def assemble(
     training_log = open_training_log(options, not checkpoint, state.progress, disk, resources)
     compute = resources.enter_context(ThreadPoolExecutor(1, "compute"))
     metrics = Metrics(options.job)
-    publisher = Publisher()
+    publisher = Publisher(2 * options.worker_timeout, clock)
     known = checkpoint.get("workers"), checkpoint.get("worker_identities")
     limits = options.max_workers, options.allowed_identities
     members = Members(secrets.token_urlsafe, options.worker_timeout, *known, *limits)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import grpc
@@ -228,8 +228,7 @@ class ParameterServerService:
                 await call.write_bytes(publication.farewell())
                 return
             self._begins_to_send(publication, member)
-            await self._send(publication.pieces, call)
-            if publication.pieces:  # otherwise there are newer ones, and not all of these were sent
+            if await self._send(publication, call, unless_replaced=True):
                 known = publication.version
                 member.pace.sent(self._now())
                 if publication.finished:
@@ -239,10 +238,16 @@ class ParameterServerService:
         member.version = publication.version
         member.pace.send(publication.version, self._now())
 
-    async def _send(self, pieces: Iterable[bytes], call: Call) -> None:
-        for piece in pieces:
+    async def _send(self, publication: Publication, call: Call, unless_replaced: bool = False) -> bool:
+        """Send the pieces of a vector; returns whether all were sent, and not cut off because there are newer ones."""
+        count, sent = len(publication.pieces), 0
+        for piece in publication.pieces:
+            if unless_replaced and publication is not self._publisher.current:
+                break
             await call.write_bytes(piece)
             self._metrics.sent.inc(len(piece))
+            sent += 1
+        return sent == count
 
     async def pull_parameters(self, request: pb.PullParametersRequest, call: Call) -> None:
         """Send the newest parameters once."""
@@ -252,14 +257,21 @@ class ParameterServerService:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
         with self._serving(member, call) if member is not None else nullcontext():
+            await self._send_newest(member, known, call)
+            if member is not None:
+                member.pace.sent(self._now())
+
+    async def _send_newest(self, member: Member | None, known: int | None, call: Call) -> None:
+        is_sent = False
+        while not is_sent:  # it is cut off where it would be one version too many in memory, and newer ones follow
             publication = await call.wait(self._publisher.newer(known))
             if member is not None:
                 self._begins_to_send(publication, member)
-            is_known = publication.finished and known == publication.version
-            # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
-            await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
-            if member is not None:
-                member.pace.sent(self._now())
+            if publication.finished and known == publication.version:
+                await call.write_bytes(publication.farewell())
+                return
+            with self._publisher.fetching(publication):
+                is_sent = await self._send(publication, call)
 
     @property
     def _version(self) -> int:

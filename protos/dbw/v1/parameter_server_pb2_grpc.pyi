@@ -66,7 +66,8 @@ class ParameterServerServiceStub:
     """
     PullParameters: _grpc.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]
     """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-    ones are there when it begins.
+    ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+    vector is complete: it cuts off the vector before it, and newer parameters follow.
     """
     PushGradient: _grpc.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
@@ -122,7 +123,8 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     """
     PullParameters: _aio.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]  # type: ignore[assignment]
     """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-    ones are there when it begins.
+    ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+    vector is complete: it cuts off the vector before it, and newer parameters follow.
     """
     PushGradient: _aio.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]  # type: ignore[assignment]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
@@ -205,7 +207,8 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameter_server_pb2.PullParametersResponse], _abc.AsyncIterator[_parameter_server_pb2.PullParametersResponse]]:
         """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-        ones are there when it begins.
+        ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+        vector is complete: it cuts off the vector before it, and newer parameters follow.
         """
 
     @_abc_1.abstractmethod
