@@ -38,6 +38,8 @@ SOURCES = {source: pb.DecisionSource.Value(f"DECISION_SOURCE_{source.name}") for
 HEARTBEATS = 5
 # A worker whose stream breaks has this long to send a message, or to join again: mostly it is dead.
 BROKEN_SECONDS = 2.0
+# A worker needs two, beside those that have broken off and were not seen to end yet. Each may take a message's memory.
+CALLS_PER_WORKER = 16
 # When to try again to join a training that has as many workers as it may have: its server has to be restarted first.
 FULL_RETRY_SECONDS = 60.0
 
@@ -161,6 +163,9 @@ class ParameterServerService:
     def _serving(self, member: Member, call: Call) -> Iterator[None]:
         """Remember that a call is a worker's, to end it with the worker's session."""
         calls = self._calls.setdefault(member.number, set())
+        if len(calls) >= CALLS_PER_WORKER:
+            text = f"{CALLS_PER_WORKER} calls with parameters or gradients of this worker are open already; end some"
+            raise limit_reached("calls_per_worker", text, retry_seconds=1.0)
         calls.add(call)
         try:
             yield
@@ -171,7 +176,7 @@ class ParameterServerService:
         """Make the caller a worker."""
         call.job = self._options.job
         if request.HasField("layout"):
-            difference = self._layout.difference(messages.layout_from(request.layout))
+            difference = messages.layout_difference(self._layout, request.layout)
             if difference is not None:
                 text = f"the worker's model is another one: {difference}; start both with the same model"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_DIFFERS", text)
@@ -288,15 +293,15 @@ class ParameterServerService:
         seconds = header.compute_seconds if header.HasField("compute_seconds") else None
         member.pace.finish(header.version, seconds, self._now())
         self._made_progress(member)
-        try:
-            with self._serving(member, call):
+        with self._serving(member, call):
+            try:
                 outcome, message = await self._intake.take(member, header, piece, call)
-        except BaseException as error:
-            is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
-            has_joined_again = member.session != header.session  # and is expected to send it
-            if not (is_stopping or has_joined_again):
-                self._lost_gradient(member, header, error)
-            raise
+            except BaseException as error:
+                is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
+                has_joined_again = member.session != header.session  # and is expected to send it
+                if not (is_stopping or has_joined_again):
+                    self._lost_gradient(member, header, error)
+                raise
         return pb.PushGradientResponse(outcome=outcome, message=message, version=self._version)
 
     def _lost_gradient(self, member: Member, header: pb.GradientHeader, error: BaseException) -> None:
