@@ -80,8 +80,8 @@ def test_a_rotation_with_both_tokens_for_a_while_costs_nobody_a_session(mode: st
         assert failure(caught.value)[:2] == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
         for process in one.workers:
             assert len([line for line in process.logs if line["message"] == "joined"]) == 1
-            assert process.stop() == 0
             assert not [line for line in process.logs if line["level"] == "warning"]
+            assert process.stop() == 0
 
 
 @pytest.mark.parametrize("mode", ["push-wait", "pull"])
