@@ -77,8 +77,10 @@ def assemble(
     training_log = open_training_log(options, not checkpoint, state.progress, disk, resources)
     compute = resources.enter_context(ThreadPoolExecutor(1, "compute"))
     metrics = Metrics(options.job)
-    publisher = Publisher()
-    members = Members(secrets.token_hex(8), options.worker_timeout, checkpoint.get("workers"))
+    publisher = Publisher(2 * options.worker_timeout, clock)
+    known = checkpoint.get("workers"), checkpoint.get("worker_identities")
+    limits = options.max_workers, options.allowed_identities
+    members = Members(secrets.token_urlsafe, options.worker_timeout, *known, *limits)
     aggregate = Aggregate(model.gradient, model.buffers, getattr(torch, options.accumulate))
     rounds = Rounds(state.progress.iteration, options.max_wait)
     outliers = Outliers(options.max_norm_ratio, state.progress.usual_norms)

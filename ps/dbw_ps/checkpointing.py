@@ -102,8 +102,8 @@ class Checkpointing:
             self._saving = asyncio.ensure_future(self._save(checkpoint, decider))
 
     async def _capture(self) -> dict[str, Any] | None:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._compute, self._state.capture, self._members.numbers)
+        loop, workers = asyncio.get_running_loop(), (self._members.numbers, self._members.identities)
+        return await loop.run_in_executor(self._compute, self._state.capture, *workers)
 
     async def _save(self, checkpoint: dict[str, Any], decider: Decider) -> bool:
         """Write a checkpoint, with what the job has learnt by now or, if that is not available, at the last one."""

@@ -32,8 +32,11 @@ from dbw_runtime.failure import describe, reason_of
 
 log = logging.getLogger("dbw.worker")
 SERVICE = "/dbw.v1.ParameterServerService/"
-# What no further attempt would change: another process has our id, the model is another one, we are not let in.
-FINAL = ("SESSION_REPLACED", "MODEL_DIFFERS", "INVALID_VALUE", "UNAUTHENTICATED", "NOT_OWNER", "NOT_SUPPORTED")
+# What no further attempt would change: another process or identity has our id, or the model is another one.
+FINAL = ("SESSION_REPLACED", "MODEL_DIFFERS", "INVALID_VALUE", "NOT_OWNER", "NOT_SUPPORTED")
+# A worker whose token was never accepted gives up after this time: it is probably the wrong one. That of a worker that
+# had joined is probably being renewed.
+NEVER_LET_IN_SECONDS = 60.0
 CALL_SECONDS = 30.0
 LEAVE_SECONDS = 2.0  # who leaves does not wait for what stands still
 # A server that answers no heartbeat for this many intervals, and CALL_SECONDS at least, hangs or has ended the session.
@@ -129,7 +132,8 @@ class ParameterServer:
 
     It joins again with the same id whenever the connection or the server was lost, and what was computed meanwhile is
     of no use then. Raises LinkError where that would not help, and when the server was away for longer than `patience`
-    seconds, if that is given.
+    seconds, if that is given. The token is read for every call: a worker whose token was refused tries again with the
+    one that its file has by then; if none was ever accepted, for a minute at most.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class ParameterServer:
         self._computing: tuple[int, float] | None = None  # the version that is computed with, and since when
         self._delays, self._was_there = backoff(FIRST_DELAY, LONGEST_DELAY), False
         self._lost_at: float | None = None  # since when the server is away
+        self._refused_at: float | None = None  # since when it has answered only that it does not know who we are
         self._told_end = False  # whether a heartbeat's answer said that training is over
         self._news = threading.Condition()  # about anything that somebody who computes may wait for
         self._closing = threading.Event()
@@ -307,7 +312,7 @@ class ParameterServer:
         layout = None if self._layout is None else messages.layout_message(self._layout)
         session = self._stub.Join(pb.JoinRequest(worker_id=self._worker_id, layout=layout), **self._settings())
         self._session, self._newest, self._was_there = session, -1, True  # at once: who has joined must leave
-        self._subscription = self._lost_at = None
+        self._subscription = self._lost_at = self._refused_at = None
         log.info("joined", extra={"worker": session.worker, "worker_id": self._worker_id})
         if session.sync_mode != sync_mode_pb2.SYNC_MODE_PULL:
             subscribe: Any = self._channel.unary_stream(f"{SERVICE}Subscribe", pb.SubscribeRequest.SerializeToString)
@@ -367,16 +372,32 @@ class ParameterServer:
         self._session = None
         if reason_of(error) in FINAL:
             raise LinkError(describe(error)) from error
-        level = logging.WARNING if self._lost_at is None else logging.DEBUG
-        self._lost_at = self._now() if self._lost_at is None else self._lost_at
-        if self._patience is not None and self._now() - self._lost_at > self._patience:
-            away = f"could not be reached for {self._patience:g} s"
-            raise LinkError(f"the parameter server {self._connection.target} {away}: {describe(error)}") from error
+        now, is_refused = self._now(), _is_unauthenticated(error)
+        is_news = self._lost_at is None or (is_refused and self._refused_at is None)
+        self._lost_at = now if self._lost_at is None else self._lost_at
+        self._refused_at = None if not is_refused else now if self._refused_at is None else self._refused_at
+        self._give_up_in_time(now, error)
         text = "the parameter server %s was lost, joining again: %s"
-        if not self._was_there:
+        if self._refused_at is not None:
+            advice = f"{self._connection.token_file or '--token-file'} must have a token that it knows"
+            text = f"the parameter server %s does not let this worker in, trying again; {advice}: %s"
+        elif not self._was_there:
             text = "the parameter server %s cannot be reached, trying again; does it run, and use TLS as we do? %s"
+        level = logging.WARNING if is_news else logging.DEBUG
         log.log(level, text, self._connection.target, describe(error), extra={"worker_id": self._worker_id})
         self._closing.wait(next(self._delays))
+
+    def _give_up_in_time(self, now: float, error: Exception) -> None:
+        """Raise if the server has been away, or has not let us in, for long enough."""
+        assert self._lost_at is not None
+        is_away, limit, since = "could not be reached", self._patience, self._lost_at
+        if self._refused_at is not None:
+            is_away = "did not let this worker in"
+            if not self._was_there and (limit is None or limit > NEVER_LET_IN_SECONDS):
+                limit, since = NEVER_LET_IN_SECONDS, self._refused_at
+        if limit is not None and now - since > limit:
+            text = f"the parameter server {self._connection.target} {is_away} for {limit:g} s: {describe(error)}"
+            raise LinkError(text) from error
 
     def _settings(self, seconds: float | None = None) -> dict[str, Any]:
         return {"timeout": CALL_SECONDS if seconds is None else seconds, "metadata": self._connection.metadata()}
@@ -402,6 +423,11 @@ class ParameterServer:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         stopped = isinstance(error, SystemExit | KeyboardInterrupt)
         self.close("" if error is None else "stopped" if stopped else repr(error))
+
+
+def _is_unauthenticated(error: Exception) -> bool:
+    """Whether the server does not know who we are."""
+    return isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def on_the_wire(vector: torch.Tensor, session: pb.JoinResponse) -> memoryview:

@@ -1,7 +1,7 @@
 """One gradient, from its first piece to its last."""
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,6 +19,8 @@ from dbw_ps.tensors import vector_over
 # So that the sum of any number of gradients stays in float32's range, whatever type they come in.
 LARGEST_NORM = 1e30
 LARGEST_SQUARED_NORM = LARGEST_NORM**2
+SMALL_BYTES = 2**16  # each piece takes some hundred bytes beside its own, so that smaller ones are joined
+MAX_PARTS = 2**16  # of a mini-batch
 
 
 class RejectedError(Exception):
@@ -51,6 +53,42 @@ class BrokenOffError(SessionNotFoundError):
     """The rest of a gradient did not come: its worker's session ends, and a worker that is alive begins it again."""
 
 
+class Gathered:
+    """The pieces of a vector as they came. Small ones are joined, so that they take no more memory than their size.
+
+    So are pieces that are a small part of the message that they came in, of which they are views.
+    """
+
+    def __init__(self, kind: torch.dtype) -> None:
+        self._kind = kind
+        self._vectors: list[torch.Tensor] = []
+        self._small = bytearray()
+
+    def add(self, data: memoryview) -> torch.Tensor:
+        """Add a piece; returns it as a vector."""
+        vector = vector_over(data, self._kind)
+        message: Any = data.obj
+        if data.nbytes >= SMALL_BYTES and 2 * data.nbytes >= len(message):
+            self._join_small()
+            self._vectors.append(vector)
+        else:
+            self._small += data
+            if len(self._small) >= SMALL_BYTES:
+                self._join_small()
+        return vector
+
+    @property
+    def vectors(self) -> list[torch.Tensor]:
+        """All of it, in order."""
+        self._join_small()
+        return self._vectors
+
+    def _join_small(self) -> None:
+        if self._small:
+            self._vectors.append(vector_over(memoryview(self._small), self._kind))
+            self._small = bytearray()
+
+
 class IncomingGradient:
     """A gradient that is being received. Its pieces stay as they came, until it is known whether it counts."""
 
@@ -60,14 +98,16 @@ class IncomingGradient:
         if header.type not in TYPES:
             raise MalformedError(f"type is {header.type}, which this server does not know")
         self.header, self.type = header, TYPES[header.type]
+        if len(header.part_squared_norms) > MAX_PARTS:
+            parts = len(header.part_squared_norms)
+            raise MalformedError(f"it has the squared norms of {parts} parts; at most {MAX_PARTS} are allowed")
         self._trained_bytes = layout.parameter_elements * self.type.itemsize
         self._total = self._trained_bytes + layout.buffer_elements * torch.float32.itemsize
         if header.total_bytes != self._total:
             raise MalformedError(f"total_bytes is {header.total_bytes}; the layout has {self._total}")
         self._has_begun = False
         self._received = 0
-        self._parameters: list[torch.Tensor] = []  # the pieces, in order
-        self._buffers: list[torch.Tensor] = []
+        self._parameters, self._buffers = Gathered(self.type), Gathered(torch.float32)
         self._squared_norm = self._squared_buffer_norm = 0.0
 
     @property
@@ -75,7 +115,7 @@ class IncomingGradient:
         """The gradient, once it is complete."""
         assert self.is_complete
         norms = self._squared_norm, self._squared_buffer_norm
-        return WholeGradient(self.header, self._parameters, self._buffers, *norms)
+        return WholeGradient(self.header, self._parameters.vectors, self._buffers.vectors, *norms)
 
     @property
     def is_complete(self) -> bool:
@@ -96,15 +136,11 @@ class IncomingGradient:
         if trained % self.type.itemsize or (size - trained) % torch.float32.itemsize:
             raise MalformedError(f"a piece of {size} bytes at {piece.offset} does not have whole elements")
         if trained:
-            vector = vector_over(piece.data[:trained], self.type)
-            self._squared_norm += squared_norm(vector)
+            self._squared_norm += squared_norm(self._parameters.add(piece.data[:trained]))
             if not self._squared_norm <= LARGEST_SQUARED_NORM:
                 raise NotFiniteError(f"it has elements that are not finite, or its norm is above {LARGEST_NORM:g}")
-            self._parameters.append(vector)
         if size > trained:
-            values = vector_over(piece.data[trained:], torch.float32)
-            self._squared_buffer_norm += squared_norm(values)
+            self._squared_buffer_norm += squared_norm(self._buffers.add(piece.data[trained:]))
             if not math.isfinite(self._squared_buffer_norm):
                 raise NotFiniteError("it has buffers that are not finite")
-            self._buffers.append(values)
         self._received += size

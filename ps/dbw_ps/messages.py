@@ -15,6 +15,7 @@ TYPES: dict["pb.ElementType.ValueType", torch.dtype] = {
     pb.ELEMENT_TYPE_FLOAT16: torch.float16,
     pb.ELEMENT_TYPE_BFLOAT16: torch.bfloat16,
 }
+EXTRA_LAYOUT_BYTES = 2**16  # by which that of a worker's model may exceed twice ours
 TYPE_NUMBERS = {dtype: number for number, dtype in TYPES.items() if number}
 
 
@@ -25,6 +26,18 @@ def layout_message(layout: Layout) -> pb.ModelLayout:
         for tensors in (layout.parameters, layout.buffers)
     )
     return pb.ModelLayout(parameters=parameters, buffers=buffers)
+
+
+def layout_difference(expected: Layout, message: pb.ModelLayout) -> str | None:
+    """What is wrong with the layout of a worker's model, in words; None if nothing.
+
+    One that is far larger than ours is not looked at closely: that would take many times its size in memory.
+    """
+    ours, theirs = layout_message(expected).ByteSize(), message.ByteSize()
+    if theirs > 2 * ours + EXTRA_LAYOUT_BYTES:
+        tensors = len(message.parameters) + len(message.buffers)
+        return f"its layout has {tensors} tensors in {theirs} bytes, ours takes {ours} bytes"
+    return expected.difference(layout_from(message))
 
 
 def layout_from(message: pb.ModelLayout) -> Layout:

@@ -36,6 +36,12 @@ class PsOptions(ServerOptions):
     target_loss: float | None = option(None, "train until the mean loss of ten iterations is at most this")
     max_seconds: float | None = option(None, "train for this many seconds, all runs together; seen as iterations end")
     min_workers: int = option(1, "how many workers to wait for before training begins")
+    max_workers: int = option(
+        10_000, "how many workers may ever join, all runs together; their ids are kept, also in checkpoints"
+    )
+    worker_identities: str | None = option(
+        None, "the identities that may join as workers, separated by commas; by default all that are let in"
+    )
     rejoin_seconds: float = option(
         60.0,
         "how long a resumed training waits for --min-workers, and any for others where a few send outliers only",
@@ -86,7 +92,8 @@ class PsOptions(ServerOptions):
         if not NAME.fullmatch(self.job):
             raise WrongValueError("job", self.job, NAME_RULE)
         self.require_between("seed", 0, 2**63 - 1)
-        self.require_between("min_workers", 1, 2**16)
+        self.require_between("max_workers", 1, 10**6)
+        self.require_between("min_workers", 1, min(self.max_workers, 2**16))
         self.require_between("rejoin_seconds", 0, 10**7)
         self.require_between("worker_timeout", 0.1, 86_400)
         self.require_between("staged_gradients", 1, 2**16)
@@ -105,6 +112,12 @@ class PsOptions(ServerOptions):
                 raise WrongValueError(name, getattr(self, name), "finite and more than 0")
         if self.iterations is not None:
             self.require_between("iterations", 0, 2**62)
+        if self.worker_identities is not None and not self.allowed_identities:
+            raise WrongValueError("worker_identities", self.worker_identities, "identities, separated by commas")
+        if self.worker_identities is not None and self.token_file is None and self.tls_client_ca is None:
+            raise UsageError(
+                "--worker-identities needs --token-file or --tls-client-ca: otherwise nobody has an identity"
+            )
         if self.policy is not None:
             policy_from(self.policy)
         if self.controller is not None:
@@ -116,6 +129,12 @@ class PsOptions(ServerOptions):
             raise UsageError("--resume needs --checkpoint-dir, the folder to resume from")
         if self.fresh and not self.resume:
             raise UsageError("--fresh needs --resume: without that a training always begins at its first iteration")
+
+    @property
+    def allowed_identities(self) -> frozenset[str] | None:
+        """The identities that may join as workers; None: all that are let in."""
+        names = None if self.worker_identities is None else self.worker_identities.split(",")
+        return None if names is None else frozenset(name.strip() for name in names if name.strip())
 
     def client(self) -> AsyncDbwClient:
         """How to talk to the controller."""

@@ -11,6 +11,8 @@ from google.protobuf.message import Message
 
 # A larger piece gains nothing, and below this a vector is faster in a single message.
 PIECE_BYTES, SINGLE_BYTES = 2**20, 2 * 2**20
+# More fields than any version of the contract has: reading them takes time in proportion to their number.
+MAX_FIELDS = 32
 # Tags of the fields: its number, and how its content is encoded.
 _HEADER, _OFFSET, _DATA = 1 << 3 | 2, 2 << 3, 3 << 3 | 2
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -59,8 +61,11 @@ def decode(message: bytes) -> Piece:
     """The piece that a message holds. As in protobuf, repeated headers are merged, of other fields the last counts."""
     view = memoryview(message)
     header, offset, data = None, 0, view[:0]
-    at = 0
+    at = fields = 0
     while at < len(view):
+        fields += 1
+        if fields > MAX_FIELDS:
+            raise PieceError(f"more than {MAX_FIELDS} fields")
         tag, at = _read_varint(view, at)
         kind = tag & 7
         if kind == _VARINT:

@@ -95,7 +95,7 @@ class TrainingState:
     progress: Progress
     is_resumed: bool = False  # from a checkpoint of a training that had begun: the first one of all has no workers
 
-    def capture(self, workers: dict[str, int]) -> dict[str, Any] | None:
+    def capture(self, workers: dict[str, int], identities: dict[str, str]) -> dict[str, Any] | None:
         """All that a training needs to go on, in copies; None if nobody could go on from here.
 
         That is so if it has diverged, or if an update has failed half-way.
@@ -108,6 +108,7 @@ class TrainingState:
             "optimiser": self.optimiser.state_dict(),
             "random_state": torch.get_rng_state(),
             "workers": workers,
+            "worker_identities": identities,
         }
 
     @classmethod

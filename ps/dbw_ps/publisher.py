@@ -1,12 +1,19 @@
-"""The newest parameters, and everybody who waits for them."""
+"""The newest parameters, everybody who waits for them, and a few older ones that are still being fetched."""
 
 import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
 from dbw_ps.model import FlatModel
 from dbw_ps.tensors import bytes_of
+
+# How many versions stay in memory, beside the newest, for those who are still fetching them.
+MAX_KEPT = 2
 
 
 @dataclass(eq=False)
@@ -15,7 +22,8 @@ class Publication:
 
     version: int
     finished: bool  # whether the training is over
-    pieces: list[bytes]  # empty as soon as there are newer ones, so that a worker that is stuck keeps no memory
+    pieces: list[bytes]  # emptied when they were replaced and are not kept: a reader that is stuck keeps no memory
+    readers: int = 0  # calls that want to send all of it, also if it is replaced meanwhile
 
     def farewell(self) -> bytes:
         """What a worker gets that has these parameters already."""
@@ -33,10 +41,15 @@ def serialise(model: FlatModel, version: int, finished: bool) -> Publication:
 
 
 class Publisher:
-    """Holds the newest parameters."""
+    """Holds the newest parameters, and at most MAX_KEPT older versions that are still being fetched.
 
-    def __init__(self) -> None:
+    Such a version loses its place after `patience` seconds, if another one needs it.
+    """
+
+    def __init__(self, patience: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.current: Publication | None = None
+        self._kept: deque[tuple[Publication, float]] = deque()  # with the times when they were replaced, oldest first
+        self._patience, self._now = patience, clock
         self._changed = asyncio.Event()
 
     @property
@@ -46,11 +59,32 @@ class Publisher:
 
     def publish(self, publication: Publication) -> None:
         """Replace the parameters by newer ones."""
-        if self.current is not None:
-            self.current.pieces.clear()
-        self.current = publication
+        replaced, self.current = self.current, publication
+        if replaced is not None:
+            self._keep_or_drop(replaced)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def _keep_or_drop(self, replaced: Publication) -> None:
+        now = self._now()
+        if replaced.readers and len(self._kept) == MAX_KEPT and now - self._kept[0][1] > self._patience:
+            self._kept.popleft()[0].pieces.clear()
+        if replaced.readers and len(self._kept) < MAX_KEPT:
+            self._kept.append((replaced, now))
+        else:
+            replaced.pieces.clear()
+
+    @contextmanager
+    def fetching(self, publication: Publication) -> Iterator[None]:
+        """Keep parameters while this lasts, if there is room; if not, their pieces are gone once there are newer."""
+        publication.readers += 1
+        try:
+            yield
+        finally:
+            publication.readers -= 1
+            if not publication.readers and publication is not self.current:
+                publication.pieces.clear()
+                self._kept = deque(kept for kept in self._kept if kept[0] is not publication)
 
     async def newer(self, known: int | None) -> Publication:
         """The newest parameters, once they are newer than those that are known, or the training is over."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import grpc
@@ -14,14 +14,22 @@ from dbw_ps import messages
 from dbw_ps.collector import NoUsableGradientsError
 from dbw_ps.decider import Source
 from dbw_ps.intake import Intake, piece_from
-from dbw_ps.members import InvalidWorkerError, Member, Members, SessionNotFoundError, SessionReplacedError
+from dbw_ps.members import (
+    InvalidWorkerError,
+    Member,
+    Members,
+    NotOwnerError,
+    SessionNotFoundError,
+    SessionReplacedError,
+    TooManyWorkersError,
+)
 from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
 from dbw_ps.options import PsOptions
 from dbw_ps.publisher import Publication, Publisher
 from dbw_ps.trainer import Trainer
-from dbw_runtime.failure import StatusError, invalid_value
+from dbw_runtime.failure import StatusError, invalid_value, limit_reached
 from dbw_runtime.rpc import Call, parsed
 
 log = logging.getLogger(__name__)
@@ -30,6 +38,10 @@ SOURCES = {source: pb.DecisionSource.Value(f"DECISION_SOURCE_{source.name}") for
 HEARTBEATS = 5
 # A worker whose stream breaks has this long to send a message, or to join again: mostly it is dead.
 BROKEN_SECONDS = 2.0
+# A worker needs two, beside those that have broken off and were not seen to end yet. Each may take a message's memory.
+CALLS_PER_WORKER = 16
+# When to try again to join a training that has as many workers as it may have: its server has to be restarted first.
+FULL_RETRY_SECONDS = 60.0
 
 
 class ParameterServerService:
@@ -61,6 +73,10 @@ class ParameterServerService:
                 return StatusError(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND", str(error))
             case SessionReplacedError():
                 return StatusError(grpc.StatusCode.ABORTED, "SESSION_REPLACED", str(error))
+            case NotOwnerError():
+                return StatusError(grpc.StatusCode.PERMISSION_DENIED, "NOT_OWNER", str(error))
+            case TooManyWorkersError():
+                return limit_reached("max_workers", str(error), FULL_RETRY_SECONDS)
         return None
 
     async def warm_up(self) -> None:
@@ -130,7 +146,7 @@ class ParameterServerService:
 
     def _member(self, session: str, call: Call) -> Member:
         call.job = self._options.job
-        return self._members.of(session, self._now())
+        return self._members.of(session, self._now(), call.identity)
 
     def _start_over(self, worker: int, why: str = "no gradient of this iteration can be used") -> None:
         """End a worker's session, so that it joins again and gets the parameters again."""
@@ -147,6 +163,9 @@ class ParameterServerService:
     def _serving(self, member: Member, call: Call) -> Iterator[None]:
         """Remember that a call is a worker's, to end it with the worker's session."""
         calls = self._calls.setdefault(member.number, set())
+        if len(calls) >= CALLS_PER_WORKER:
+            text = f"{CALLS_PER_WORKER} calls with parameters or gradients of this worker are open already; end some"
+            raise limit_reached("calls_per_worker", text, retry_seconds=1.0)
         calls.add(call)
         try:
             yield
@@ -157,11 +176,11 @@ class ParameterServerService:
         """Make the caller a worker."""
         call.job = self._options.job
         if request.HasField("layout"):
-            difference = self._layout.difference(messages.layout_from(request.layout))
+            difference = messages.layout_difference(self._layout, request.layout)
             if difference is not None:
                 text = f"the worker's model is another one: {difference}; start both with the same model"
                 raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "MODEL_DIFFERS", text)
-        member, session = self._members.join(request.worker_id, self._now())
+        member, session = self._members.join(request.worker_id, self._now(), call.identity)
         self._end_calls(member, SessionReplacedError(member.id))
         log.info("a worker has joined", extra=self._about(member))
         self._trainer.membership_changed(member)
@@ -214,8 +233,7 @@ class ParameterServerService:
                 await call.write_bytes(publication.farewell())
                 return
             self._begins_to_send(publication, member)
-            await self._send(publication.pieces, call)
-            if publication.pieces:  # otherwise there are newer ones, and not all of these were sent
+            if await self._send(publication, call, unless_replaced=True):
                 known = publication.version
                 member.pace.sent(self._now())
                 if publication.finished:
@@ -225,10 +243,16 @@ class ParameterServerService:
         member.version = publication.version
         member.pace.send(publication.version, self._now())
 
-    async def _send(self, pieces: Iterable[bytes], call: Call) -> None:
-        for piece in pieces:
+    async def _send(self, publication: Publication, call: Call, unless_replaced: bool = False) -> bool:
+        """Send the pieces of a vector; returns whether all were sent, and not cut off because there are newer ones."""
+        count, sent = len(publication.pieces), 0
+        for piece in publication.pieces:
+            if unless_replaced and publication is not self._publisher.current:
+                break
             await call.write_bytes(piece)
             self._metrics.sent.inc(len(piece))
+            sent += 1
+        return sent == count
 
     async def pull_parameters(self, request: pb.PullParametersRequest, call: Call) -> None:
         """Send the newest parameters once."""
@@ -238,14 +262,21 @@ class ParameterServerService:
             raise StatusError(grpc.StatusCode.FAILED_PRECONDITION, "NOT_SUPPORTED", text)
         known = request.known_version if request.HasField("known_version") else None
         with self._serving(member, call) if member is not None else nullcontext():
+            await self._send_newest(member, known, call)
+            if member is not None:
+                member.pace.sent(self._now())
+
+    async def _send_newest(self, member: Member | None, known: int | None, call: Call) -> None:
+        is_sent = False
+        while not is_sent:  # it is cut off where it would be one version too many in memory, and newer ones follow
             publication = await call.wait(self._publisher.newer(known))
             if member is not None:
                 self._begins_to_send(publication, member)
-            is_known = publication.finished and known == publication.version
-            # In a copy, so that all of it is sent, also if there are newer parameters before that is done.
-            await self._send([publication.farewell()] if is_known else [*publication.pieces], call)
-            if member is not None:
-                member.pace.sent(self._now())
+            if publication.finished and known == publication.version:
+                await call.write_bytes(publication.farewell())
+                return
+            with self._publisher.fetching(publication):
+                is_sent = await self._send(publication, call)
 
     @property
     def _version(self) -> int:
@@ -262,15 +293,15 @@ class ParameterServerService:
         seconds = header.compute_seconds if header.HasField("compute_seconds") else None
         member.pace.finish(header.version, seconds, self._now())
         self._made_progress(member)
-        sessions = member.sessions
-        try:
-            with self._serving(member, call):
+        with self._serving(member, call):
+            try:
                 outcome, message = await self._intake.take(member, header, piece, call)
-        except BaseException as error:
-            is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
-            if not is_stopping and member.sessions == sessions:  # else it has joined again, and is expected to send it
-                self._lost_gradient(member, header, error)
-            raise
+            except BaseException as error:
+                is_stopping = isinstance(error, StatusError) and error.reason == "NOT_READY"
+                has_joined_again = member.session != header.session  # and is expected to send it
+                if not (is_stopping or has_joined_again):
+                    self._lost_gradient(member, header, error)
+                raise
         return pb.PushGradientResponse(outcome=outcome, message=message, version=self._version)
 
     def _lost_gradient(self, member: Member, header: pb.GradientHeader, error: BaseException) -> None:

@@ -57,7 +57,8 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info is not None:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return text if text.isprintable() else json.dumps(line, default=str)  # which escapes all but ASCII
 
 
 @dataclass(frozen=True)

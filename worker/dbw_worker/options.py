@@ -41,7 +41,11 @@ class WorkerOptions(ConnectionOptions, LogOptions):
     threads: int | None = option(None, "how many threads compute on the CPU; by default PyTorch decides")
     seed: int = option(0, "the seed of mini-batches and delays")
     delay: str = option("none", f"be late on purpose, to study stragglers: {delays.FORMS}")
-    patience: float | None = option(None, "seconds without the server after which to give up; by default never")
+    patience: float | None = option(
+        None,
+        "seconds without the server after which to give up; by default never. A worker whose token was never accepted"
+        " gives up after a minute",
+    )
     hung_after: float = option(
         1800.0, "/healthz fails when a gradient takes this many seconds, and ten times as long as any before"
     )

@@ -4,8 +4,10 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from hmac import compare_digest
 from typing import Annotated, Self, TypeVar
 
 from msgspec import Meta, Raw, Struct
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 MAX_SECONDS_IN_LOOP = 0.002
+# How many sessions of a job are remembered after they were replaced, so that their processes learn that.
+REPLACED_SESSIONS = 64
 # A time of the wall clock that a protobuf Timestamp can hold, until the year 9999.
 WallTime = Annotated[float, Meta(ge=0, lt=253_402_300_800)]
 
@@ -56,6 +60,11 @@ class Snapshot(Struct, frozen=True):
     is_owner_exact: bool = False
 
 
+def is_same(session: str, other: str) -> bool:
+    """Whether two sessions are the same. How long that takes does not tell how much of them is."""
+    return compare_digest(session.encode(), other.encode())
+
+
 class ServedJob:
     """A job, its session, and those who save, count and watch it. `wall_clock` is for people, and decides nothing."""
 
@@ -75,8 +84,8 @@ class ServedJob:
         self._used = disk.clock()  # when it was last
         self._slow = False  # whether the last decision took long
         self._lock = asyncio.Lock()
-        self._nonce, self._sessions = secrets.token_hex(8), 0
         self._session: str | None = None
+        self._replaced: deque[str] = deque(maxlen=REPLACED_SESSIONS)
 
     def belongs_to(self, caller: Caller) -> bool:
         """Whether the caller is the owner, or may become it as the owner's name in an earlier version."""
@@ -94,16 +103,17 @@ class ServedJob:
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
-        self._sessions += 1
-        self._session = f"{self._nonce}-{self._sessions}"
+        if self._session is not None:
+            self._replaced.append(self._session)
+        self._session = secrets.token_urlsafe()
         return self._session
 
     def require_session(self, session: str) -> None:
         """Refuse any but the current session of a job that is still there."""
         if self.ended:
             raise JobNotFoundError(self.name)
-        if session != self._session:
-            replaced = session.startswith(f"{self._nonce}-")
+        if self._session is None or not is_same(session, self._session):
+            replaced = any(is_same(session, earlier) for earlier in self._replaced)
             raise SessionReplacedError(self.name) if replaced else SessionNotFoundError(self.name)
 
     @property

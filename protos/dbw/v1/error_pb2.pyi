@@ -45,8 +45,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 8
     """UNAUTHENTICATED: no valid token or certificate came with the call."""
     ERROR_REASON_NOT_OWNER: _ErrorReason.ValueType  # 9
-    """PERMISSION_DENIED: CreateJob names a job that belongs to another identity. Choose another name. To all other rpcs
-    such a job does not exist.
+    """PERMISSION_DENIED: CreateJob names a job that belongs to another identity (to all other rpcs such a job does not
+    exist): choose another name. Or a worker id or a session of a worker belongs to another identity, or the identity may
+    not join as a worker: use the credentials that it belongs to.
     """
     ERROR_REASON_LIMIT_REACHED: _ErrorReason.ValueType  # 10
     """RESOURCE_EXHAUSTED: a limit of the server was reached; google.rpc.QuotaFailure names it, google.rpc.RetryInfo says
@@ -102,8 +103,9 @@ ERROR_REASON_STATE_DAMAGED: ErrorReason.ValueType  # 7
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 8
 """UNAUTHENTICATED: no valid token or certificate came with the call."""
 ERROR_REASON_NOT_OWNER: ErrorReason.ValueType  # 9
-"""PERMISSION_DENIED: CreateJob names a job that belongs to another identity. Choose another name. To all other rpcs
-such a job does not exist.
+"""PERMISSION_DENIED: CreateJob names a job that belongs to another identity (to all other rpcs such a job does not
+exist): choose another name. Or a worker id or a session of a worker belongs to another identity, or the identity may
+not join as a worker: use the credentials that it belongs to.
 """
 ERROR_REASON_LIMIT_REACHED: ErrorReason.ValueType  # 10
 """RESOURCE_EXHAUSTED: a limit of the server was reached; google.rpc.QuotaFailure names it, google.rpc.RetryInfo says

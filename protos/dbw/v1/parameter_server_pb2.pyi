@@ -538,7 +538,7 @@ class PullParametersResponse(_message.Message):
     """The piece."""
     @_builtins.property
     def header(self) -> Global___ParametersHeader:
-        """What begins; in the first piece."""
+        """What begins; in the first piece of every vector."""
 
     def __init__(
         self,

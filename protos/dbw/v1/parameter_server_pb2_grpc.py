@@ -109,7 +109,7 @@ class ParameterServerServiceServicer:
 
     def Join(self, request, context):
         """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-        worker's number and ends its earlier session.
+        worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,7 +143,8 @@ class ParameterServerServiceServicer:
 
     def PullParameters(self, request, context):
         """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-        ones are there when it begins.
+        ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+        vector is complete: it cuts off the vector before it, and newer parameters follow.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

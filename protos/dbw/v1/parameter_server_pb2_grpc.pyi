@@ -49,7 +49,7 @@ class ParameterServerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ParameterServerServiceAsyncStub: ...
     Join: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.JoinRequest, _parameter_server_pb2.JoinResponse]
     """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-    worker's number and ends its earlier session.
+    worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
     """
     Leave: _grpc.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
@@ -66,7 +66,8 @@ class ParameterServerServiceStub:
     """
     PullParameters: _grpc.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]
     """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-    ones are there when it begins.
+    ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+    vector is complete: it cuts off the vector before it, and newer parameters follow.
     """
     PushGradient: _grpc.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
@@ -105,7 +106,7 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.JoinRequest, _parameter_server_pb2.JoinResponse]  # type: ignore[assignment]
     """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-    worker's number and ends its earlier session.
+    worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
     """
     Leave: _aio.UnaryUnaryMultiCallable[_parameter_server_pb2.LeaveRequest, _parameter_server_pb2.LeaveResponse]  # type: ignore[assignment]
     """Ends a session at once, without waiting for the worker's heartbeat to fail."""
@@ -122,7 +123,8 @@ class ParameterServerServiceAsyncStub(ParameterServerServiceStub):
     """
     PullParameters: _aio.UnaryStreamMultiCallable[_parameter_server_pb2.PullParametersRequest, _parameter_server_pb2.PullParametersResponse]  # type: ignore[assignment]
     """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-    ones are there when it begins.
+    ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+    vector is complete: it cuts off the vector before it, and newer parameters follow.
     """
     PushGradient: _aio.StreamUnaryMultiCallable[_parameter_server_pb2.PushGradientRequest, _parameter_server_pb2.PushGradientResponse]  # type: ignore[assignment]
     """Takes one gradient. It arrives with its last byte. The response may come before all of it was sent, when the rest
@@ -164,7 +166,7 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_parameter_server_pb2.JoinResponse, _abc.Awaitable[_parameter_server_pb2.JoinResponse]]:
         """Makes the caller a worker. Joining again with the same worker id, after a restart of either side, keeps the
-        worker's number and ends its earlier session.
+        worker's number and ends its earlier session. A worker id belongs to the identity that joins with it first.
         """
 
     @_abc_1.abstractmethod
@@ -205,7 +207,8 @@ class ParameterServerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_parameter_server_pb2.PullParametersResponse], _abc.AsyncIterator[_parameter_server_pb2.PullParametersResponse]]:
         """Pull mode, and observers in any mode: sends the newest parameters once, also when the training is over. The first
-        ones are there when it begins.
+        ones are there when it begins. To readers that are much slower than iterations are, a new header may come before the
+        vector is complete: it cuts off the vector before it, and newer parameters follow.
         """
 
     @_abc_1.abstractmethod

@@ -47,6 +47,9 @@ MODEL = "--model tests.models:tiny"
         (f"{MODEL} --controller nowhere", r"the controller cannot be used: .*must be HOST:PORT"),
         (f"{MODEL} --sync-mode async", r"--sync-mode is 'async'; it must be one of push-wait, push-interrupt, pull"),
         (f"{MODEL} --listen 0.0.0.0:0", r"other machines can reach 0\.0\.0\.0:0"),
+        (f"{MODEL} --min-workers 9 --max-workers 8", r"--min-workers is 9; it must be between 1 and 8"),
+        (f"{MODEL} --worker-identities ,", r"--worker-identities is ','; it must be identities, separated by commas"),
+        (f"{MODEL} --worker-identities alice", r"--worker-identities needs --token-file or --tls-client-ca"),
         (f"{MODEL} --staged-gradients 0", r"--staged-gradients is 0; it must be between 1"),
     ],
 )

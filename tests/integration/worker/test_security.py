@@ -62,8 +62,11 @@ def test_a_worker_with_a_certificate_trains_over_mtls(files: Files) -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("--tls-ca {0}/ca.pem --token-file {0}/wrong-token", "UNAUTHENTICATED: the token is not known"),
-        ("--tls-ca {0}/ca.pem", "UNAUTHENTICATED: there is no token"),
+        (
+            "--tls-ca {0}/ca.pem --token-file {0}/wrong-token --patience 1",
+            "did not let this worker in for 1 s: UNAUTHENTICATED: the token is not known",
+        ),
+        ("--tls-ca {0}/ca.pem --patience 1", "did not let this worker in for 1 s: UNAUTHENTICATED: there is no token"),
         ("--patience 1", "could not be reached for 1 s"),
         ("--tls --token-file {0}/token --patience 1", "could not be reached for 1 s"),
         ("--tls-ca {0}/missing.pem", "No such file"),

@@ -1,6 +1,7 @@
 """The mean of gradients and their moments, from pieces as they come (paper, Section 3.1)."""
 
 import math
+import sys
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw_ps import pieces
 from dbw_ps.aggregate import Aggregate, WholeGradient
-from dbw_ps.gradient import IncomingGradient, MalformedError, NotFiniteError, RejectedError
+from dbw_ps.gradient import SMALL_BYTES, IncomingGradient, MalformedError, NotFiniteError, RejectedError
 from dbw_ps.messages import TYPE_NUMBERS
 from dbw_ps.model import Layout, TensorSpec
 from dbw_ps.tensors import bytes_of
@@ -108,6 +109,32 @@ def test_one_that_would_overflow_the_sum_is_refused() -> None:
         received(torch.full((ELEMENTS + BUFFERS,), 1e30))
 
 
+def test_small_pieces_are_joined_and_large_ones_stay_as_they_came() -> None:
+    layout = Layout((TensorSpec("w", (3 * SMALL_BYTES,)),), ())
+    data = bytes(bytes_of(torch.arange(3.0 * SMALL_BYTES)))
+    gradient = IncomingGradient(pb.GradientHeader(total_bytes=len(data)), layout)
+    begin, sizes = 0, [*[4] * 100, SMALL_BYTES, *[SMALL_BYTES // 2] * 5]
+    for size in (*sizes, len(data) - sum(sizes)):
+        gradient.take(pieces.decode(pieces.encode(None, begin, memoryview(data[begin : begin + size]))))
+        begin += size
+    vectors = gradient.whole.parameters
+    rest = len(data) - sum(sizes)
+    lengths = [400, SMALL_BYTES, SMALL_BYTES, SMALL_BYTES, SMALL_BYTES // 2, rest]
+    assert [4 * len(vector) for vector in vectors] == lengths
+    assert torch.equal(torch.cat(list(vectors)), torch.arange(3.0 * SMALL_BYTES))
+
+
+def test_a_piece_that_is_a_small_part_of_its_message_does_not_keep_all_of_that() -> None:
+    layout = Layout((TensorSpec("w", (SMALL_BYTES,)),), ())
+    gradient = IncomingGradient(pb.GradientHeader(total_bytes=4 * SMALL_BYTES), layout)
+    data = bytes(bytes_of(torch.arange(1.0 * SMALL_BYTES)))
+    message = pieces.encode(None, 0, memoryview(data)) + pieces.encode(bytes(len(data) * 2), 0, memoryview(b""))
+    before = sys.getrefcount(message)
+    gradient.take(pieces.decode(message))
+    assert sys.getrefcount(message) == before
+    assert torch.equal(gradient.whole.parameters[0], torch.arange(1.0 * SMALL_BYTES))
+
+
 def take(gradient: IncomingGradient, offset: int, data: bytes) -> None:
     gradient.take(pieces.Piece(None, offset, memoryview(data)))
 
@@ -129,7 +156,11 @@ def test_a_loss_that_is_not_finite_is_noticed_at_once(loss: float) -> None:
 
 @pytest.mark.parametrize(
     ("told", "problem"),
-    [({"total_bytes": 111}, "total_bytes is 111; the layout has 112"), ({"type": 99}, "type is 99")],
+    [
+        ({"total_bytes": 111}, "total_bytes is 111; the layout has 112"),
+        ({"type": 99}, "type is 99"),
+        ({"part_squared_norms": [1.0] * 65_537}, "of 65537 parts; at most 65536"),
+    ],
 )
 def test_a_header_must_fit_the_layout(told: dict[str, Any], problem: str) -> None:
     with pytest.raises(MalformedError, match=problem):

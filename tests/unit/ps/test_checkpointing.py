@@ -1,6 +1,7 @@
 """A training is saved in the background, with the newest state that its job has learnt, wherever that is."""
 
 import asyncio
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +80,7 @@ class Saved:
         self.folder = CheckpointFolder(path)
         self.may_write = threading.Event()
         self.may_write.set()
-        members = Members("n", 10.0)
+        members = Members(secrets.token_urlsafe, 10.0)
         members.join("worker", 0.0)
         self.disk = DiskWatch()
         options = PsOptions(model="tests.models:tiny", last_checkpoint_seconds=last_seconds)

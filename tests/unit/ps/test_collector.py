@@ -1,4 +1,5 @@
 import asyncio
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -25,7 +26,7 @@ class Played:
 
     def __init__(self, workers: int) -> None:
         self.now = 0.0
-        self.members = Members("n", 1e9)
+        self.members = Members(secrets.token_urlsafe, 1e9)
         aggregate = Aggregate(torch.zeros(2), torch.zeros(0))
         outliers, clock = Outliers(1000.0), lambda: self.now
         self.collector = GradientCollector(Rounds(0), self.members, aggregate, outliers, clock, ALONE_SECONDS)

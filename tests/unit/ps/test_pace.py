@@ -1,6 +1,7 @@
 """A worker is stalled when its computation takes far longer than ever before, and not because it is slow."""
 
 import math
+import secrets
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ class Played:
     """Members that compute, heartbeat by heartbeat."""
 
     def __init__(self, *ids: str) -> None:
-        self.members, self.now = Members("n", TIMEOUT), 0.0
+        self.members, self.now = Members(secrets.token_urlsafe, TIMEOUT), 0.0
         self.workers = {id_: self.members.join(id_, 0.0)[0] for id_ in ids}
         self.sent = 0
 
@@ -258,7 +259,7 @@ EVENTS = st.tuples(
 
 @given(st.lists(EVENTS, max_size=60))
 def test_whatever_happens_a_worker_with_a_session_is_alive_or_stalled(events: list[tuple[str, int, float]]) -> None:
-    members, now = Members("n", TIMEOUT), 0.0
+    members, now = Members(secrets.token_urlsafe, TIMEOUT), 0.0
     present: dict[int, Member] = {}
     for what, number, seconds in events:
         now += seconds / 10

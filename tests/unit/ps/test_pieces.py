@@ -56,6 +56,7 @@ def test_we_refuse_and_read_bytes_as_protobuf_does(noise: bytes) -> None:
         (b"\x10", "ends in the middle of a number"),
         (b"\x10" + b"\x80" * 10 + b"\x01", "more than 10 bytes"),
         (b"\x1b", "wire type 3"),
+        (b"\x0a\x00" * 33, "more than 32 fields"),
     ],
 )
 def test_what_is_wrong_is_said(message: bytes, problem: str) -> None:

@@ -1,6 +1,7 @@
 """Whatever ends a training, what it has learnt until then is saved, unless it is half of an iteration."""
 
 import asyncio
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -70,7 +71,7 @@ class Training:
         self._model = FlatModel(models.tiny())
         optimiser = (FailingOptimiser if part == "optimiser" else Optimiser)(self._model, "sgd:lr=0.1")
         state = TrainingState(self._model, optimiser, Progress())
-        self._members = Members("n", 1e9)
+        self._members = Members(secrets.token_urlsafe, 1e9)
         aggregate = (FailingAggregate if part == "aggregate" else Aggregate)(self._model.gradient, self._model.buffers)
         self._collector = GradientCollector(Rounds(0), self._members, aggregate, Outliers(0.0))
         compute = ThreadPoolExecutor(1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -32,7 +33,7 @@ class Training:
         options = PsOptions(model="tests.models:tiny", min_workers=3, rejoin_seconds=100.0, policy="sync")
         model = FlatModel(models.tiny())
         state = TrainingState(model, Optimiser(model, "sgd:lr=0.1"), Progress(), is_resumed)
-        self._members = Members("n", 30.0)
+        self._members = Members(secrets.token_urlsafe, 30.0)
         aggregate = Aggregate(model.gradient, model.buffers)
         collector = GradientCollector(Rounds(0), self._members, aggregate, Outliers(0.0), self.loop.time)
         compute, self._metrics = ThreadPoolExecutor(1), Metrics("waiting")

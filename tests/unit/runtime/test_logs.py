@@ -23,8 +23,10 @@ def test_a_line_for_people_has_the_job_first_and_the_rest_after_the_message() ->
 
 @pytest.mark.parametrize("sent", ["a\nb", "a\rb", "\x1b[2J", "\x00", "\u2028", "\x9b"])
 def test_what_a_caller_sent_neither_begins_a_line_nor_controls_the_terminal(sent: str) -> None:
-    for line in (TextFormatter().format(record("from %s", sent)), TextFormatter().format(record("from", job=sent))):
-        assert line.isprintable()
+    for formatter in (TextFormatter(), JsonFormatter()):
+        for line in (formatter.format(record("from %s", sent)), formatter.format(record("from", job=sent))):
+            assert line.isprintable()
+    assert json.loads(JsonFormatter().format(record("für %s", sent)))["message"] == f"für {sent}"
 
 
 def test_a_line_of_json_has_everything_by_name() -> None:

@@ -18,7 +18,7 @@ from dbw_controller.core.errors import (
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.reports import Membership
 from dbw_controller.server.saver import Disk
-from dbw_controller.server.served_job import ServedJob
+from dbw_controller.server.served_job import REPLACED_SESSIONS, ServedJob
 from dbw_controller.server.watchers import Watcher
 from tests.jobs import full_report
 from tests.unit.controller.server.jobs import Clock, Store, served_job
@@ -40,6 +40,25 @@ def test_only_the_newest_session_may_change_a_job() -> None:
     with pytest.raises(SessionNotFoundError):
         served.require_session("of a controller that has restarted")
     assert served.job.learnt_iterations == 0
+
+
+def test_a_session_does_not_follow_from_another() -> None:
+    served = served_job()
+    first, second = served.begin_session(), served.begin_session()
+    for guess in ("", first[:-1], f"{second}x", first[:8] + second[8:]):
+        with pytest.raises(SessionNotFoundError):
+            served.require_session(guess)
+    assert first[:8] != second[:8], "they differ from their beginning"
+
+
+def test_the_last_replaced_sessions_are_remembered() -> None:
+    served = served_job()
+    sessions = [served.begin_session() for _ in range(REPLACED_SESSIONS + 2)]
+    for session in sessions[1:-1]:
+        with pytest.raises(SessionReplacedError):
+            served.require_session(session)
+    with pytest.raises(SessionNotFoundError):
+        served.require_session(sessions[0])
 
 
 def test_a_report_leads_to_a_new_decision_once() -> None:
