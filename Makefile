@@ -14,7 +14,7 @@ CONTRACT_BASES ?= $(sort $(shell git rev-parse --quiet --verify "$(RELEASE)^{com
   git rev-list --first-parent --max-count=2 HEAD 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate chaos examples test-examples test-containers lint format reproduction bench protos dashboard constraints clean
+.PHONY: help demo test simulate chaos examples test-examples test-containers lint format reproduction bench protos dashboard constraints hashes images sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -105,13 +105,49 @@ dashboard: $(ENVIRONMENT) ## generate Grafana's dashboard from its panels
 	@echo "==> generating the dashboard" && $(BIN)/python docker/grafana/dashboard.py
 	@cp docker/grafana/dashboards/dbw.json helm/dbw/files/
 
-constraints: ## pin the newest versions that work together; torch stays as it is
+constraints: ## pin the newest versions that work together, with hashes; torch stays as it is
 	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	  $(PYTHON) -m venv "$$scratch/venv"; \
 	  grep '^torch' constraints.txt > "$$scratch/held"; \
 	  "$$scratch/venv/bin/python" -m pip install --quiet --constraint "$$scratch/held" '.[dev]'; \
 	  { grep '^#' constraints.txt; "$$scratch/venv/bin/python" -m pip freeze --exclude dbw | sed 's/+.*//'; } > "$$scratch/new"; \
 	  cp "$$scratch/new" constraints.txt
+	@$(MAKE) --no-print-directory hashes
+
+hashes: ## write docker/hashes.txt: the versions and hashes of all that images are made of
+	@echo "==> asking the package index for hashes"
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	  $(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet uv && "$$scratch/bin/python" docker/hashes.py
+
+PYTHON_IMAGE ?= python:3.11-slim
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+BUILD_ARGUMENTS := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_FIND_LINKS PIP_TRUSTED_HOST
+images: ## build the images of a release, on a base that is named by its digest (PYTHON_IMAGE=python@sha256:…, or looked up)
+	@base='$(PYTHON_IMAGE)'; \
+	  [[ "$$base" == *@sha256:* ]] || { docker pull --quiet "$$base" >/dev/null || true; \
+	    base=$$(docker image inspect --format '{{range .RepoDigests}}{{println .}}{{end}}' "$$base" 2>/dev/null | head -n 1 || true); }; \
+	  [[ -n "$$base" ]] || { echo "no digest of $(PYTHON_IMAGE) can be had here, which comes with it from a registry:" \
+	    "name one with \`make images PYTHON_IMAGE=python@sha256:…\`" >&2; exit 1; }; \
+	  for name in controller ps worker; do echo "==> building dbw-$$name:$(VERSION) on $$base"; \
+	    docker build --file docker/Dockerfile --target $$name --tag dbw-$$name:$(VERSION) --build-arg PYTHON_IMAGE="$$base" \
+	      $(foreach name,$(BUILD_ARGUMENTS),$(if $($(name)),--build-arg $(name))) .; done
+
+sbom: ## write what each image consists of, as CycloneDX, into build/sbom
+	@mkdir -p build/sbom; for name in controller ps worker; do \
+	  docker run --rm --network none --entrypoint cat dbw-$$name:$(VERSION) /opt/dbw/sbom.cdx.json > build/sbom/dbw-$$name.cdx.json; \
+	  echo "==> build/sbom/dbw-$$name.cdx.json"; done
+
+# A database that cannot be reached, or a mirror without it, may answer that nothing is known: so ask for what is known.
+audit: ## look for known vulnerabilities in what we depend on (pip-audit, which asks the package index)
+	@scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	  $(PYTHON) -m venv "$$scratch" && "$$scratch/bin/python" -m pip install --quiet pip-audit; \
+	  audit() { "$$scratch/bin/pip-audit" --progress-spinner off --disable-pip --requirement "$$@"; }; \
+	  echo 'pyyaml==5.3' > "$$scratch/vulnerable"; \
+	  audit "$$scratch/vulnerable" --no-deps --format json >"$$scratch/known" 2>"$$scratch/error" || true; \
+	  if grep -q '"id":' "$$scratch/known"; then \
+	    echo "==> looking for known vulnerabilities" && audit docker/hashes.txt --require-hashes --strict && audit constraints.txt --no-deps --strict; \
+	  else echo "==> SKIPPED, so KNOWN VULNERABILITIES ARE NOT LOOKED FOR: asked about PyYAML 5.3, which has some, the package" \
+	    "index gave none: $$(cat "$$scratch/known") $$(tail -n 1 "$$scratch/error")" >&2; fi
 
 clean: ## remove the environment and all caches
 	@rm -rf .venv .venv-examples .mypy_cache .pytest_cache .ruff_cache .hypothesis tests/integration/node/node_modules examples/node/{node_modules,build} examples/cpp/build

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -380,6 +381,13 @@ def test_network_policies_can_be_stricter() -> None:
     assert not of_kind("NetworkPolicy", render("elsewhere"))
 
 
+def test_by_default_nobody_outside_of_the_namespace_gets_in() -> None:
+    for policy in of_kind("NetworkPolicy", render()).values():
+        peers = [peer for port in admitted(policy).values() for peer in port]
+        assert peers
+        assert all(peer.keys() == {"podSelector"} for peer in peers)
+
+
 # Monitoring
 
 
@@ -423,14 +431,35 @@ def test_without_an_operator_nothing_of_its_is_installed() -> None:
     assert not {m["kind"] for m in render()} & {"ServiceMonitor", "PodMonitor", "PrometheusRule", "Certificate"}
 
 
-def test_the_notes_say_what_to_do_next(tmp_path: Path) -> None:
+@pytest.fixture
+def notes(tmp_path: Path) -> Callable[..., str]:
+    """What Helm says after it has installed the chart with these settings, in one line."""
     copy = Path(shutil.copytree(CHART, tmp_path / "dbw"))  # Helm shows them only once something is installed
     shutil.copy(CHART / "templates/NOTES.txt", copy / "notes")
     (copy / "templates/notes.yaml").write_text('text: {{ tpl (.Files.Get "notes") . | toJson }}')
-    shown = helm("template", "try", str(copy), "--namespace", NAMESPACE, "--show-only", "templates/notes.yaml")
-    notes = yaml.safe_load(shown.stdout)["text"]
-    assert "The controller is try-dbw-controller:50051" in notes
-    assert "kubectl --namespace somewhere exec try-dbw-controller-0 -- dbw jobs" in notes
-    assert "Training try: model mlp, 4 workers" in notes
-    assert "It never ends" in notes
-    assert "not encrypted" in notes
+
+    def show(*settings: str) -> str:
+        further = [argument for setting in settings for argument in ("--set", setting)]
+        only = ("--namespace", NAMESPACE, "--show-only", "templates/notes.yaml")
+        shown = helm("template", "try", str(copy), *only, *further)
+        return " ".join(yaml.safe_load(shown.stdout)["text"].split())
+
+    return show
+
+
+def test_the_notes_say_what_protects_and_what_does_not(notes: Callable[..., str]) -> None:
+    assert "protect nothing unless the network plugin (CNI) of the cluster enforces them" in notes()
+    everybody = notes("networkPolicy.enabled=false", "insecure.otherNamespaces=true")
+    assert "every pod of the cluster can call" in everybody
+    assert "Other namespaces are served without TLS and proof of identity" in everybody
+    named = "networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus"
+    assert "Prometheus may read metrics only from: [{" in notes("monitoring.scrape.enabled=true", named)
+
+
+def test_the_notes_say_what_to_do_next(notes: Callable[..., str]) -> None:
+    text = notes()
+    assert "The controller is try-dbw-controller:50051" in text
+    assert "kubectl --namespace somewhere exec try-dbw-controller-0 -- dbw jobs" in text
+    assert "Training try: model mlp, 4 workers" in text
+    assert "It never ends" in text
+    assert "not encrypted" in text

@@ -66,6 +66,8 @@ PLAIN = {
         ("controller.enabled=false,ps.enabled=false", "controller.enabled and ps.enabled are both false"),
         ("controller.enabled=false,monitoring.rules.enabled=true", "monitoring.rules.enabled needs a controller"),
         ("ps.enabled=false,trainings.vision.model=mlp", "ps.enabled is false, but there are trainings"),
+        ("monitoring.scrape.enabled=true", "set networkPolicy.metricsFrom to peers that let Prometheus in"),
+        ("monitoring.scrape.enabled=true,networkPolicy.metricsFrom=null", "set networkPolicy.metricsFrom to peers"),
         ("trainings.a-name-that-is-much-too-long-for-pods.model=mlp", "it may have 41 letters; set fullnameOverride"),
     ],
 )
@@ -73,6 +75,54 @@ def test_wrong_values_are_refused_with_a_message_that_names_them(setting: str, m
     done = template("--set", setting)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+TLS = "tls.enabled=true,tls.existingSecret=certificates"
+TOKENS = "tokens.existingSecret=tokens"
+OPEN = "networkPolicy.enabled=false"
+CONTROLLER_FROM_A_NAMESPACE = "networkPolicy.controllerFrom[0].namespaceSelector.matchLabels.team=vision"
+PS_FROM_AN_ADDRESS = "networkPolicy.psFrom[0].ipBlock.cidr=10.0.0.0/8"
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("setting", "server"),
+    [
+        (OPEN, "the controller"),
+        (f"{OPEN},controller.enabled=false", "the parameter server of training try"),
+        (CONTROLLER_FROM_A_NAMESPACE, "the controller"),
+        (f"{CONTROLLER_FROM_A_NAMESPACE},ps.enabled=false", "the controller"),
+        (PS_FROM_AN_ADDRESS, "the parameter server of training try"),
+        (f"{PS_FROM_AN_ADDRESS},{TLS}", "the parameter server of training try"),
+        (f"{PS_FROM_AN_ADDRESS},{TOKENS}", "the parameter server of training try"),
+        (f"{PS_FROM_AN_ADDRESS},{TLS},trainings.vision.{TOKENS},trainings.speech.model=mlp", "of training speech"),
+        (f"{PS_FROM_AN_ADDRESS},{TLS},{TOKENS},trainings.vision.tokens.existingSecret=", "of training vision"),
+    ],
+)
+def test_other_namespaces_are_not_served_before_callers_must_prove_who_they_are(setting: str, server: str) -> None:
+    done = template("--set", setting)
+    assert done.returncode != 0
+    assert f"{server} would serve other namespaces" in done.stderr
+    assert "insecure.otherNamespaces=true" in done.stderr
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "setting",
+    [
+        f"{OPEN},{TLS},tls.mutual=true",
+        f"{OPEN},{TLS},{TOKENS}",
+        f"{OPEN},insecure.otherNamespaces=true",
+        f"{CONTROLLER_FROM_A_NAMESPACE},{TLS},{TOKENS}",
+        f"{CONTROLLER_FROM_A_NAMESPACE},controller.enabled=false",
+        f"{PS_FROM_AN_ADDRESS},ps.enabled=false",
+        f"{PS_FROM_AN_ADDRESS},{TLS},trainings.vision.{TOKENS}",
+        "networkPolicy.psFrom[0].podSelector.matchLabels.app=mine",
+    ],
+)
+def test_other_namespaces_are_served_if_callers_are_known_or_it_is_meant(setting: str) -> None:
+    done = template("--set", setting)
+    assert done.returncode == 0, done.stderr
 
 
 @needs_helm

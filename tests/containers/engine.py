@@ -33,14 +33,18 @@ def compose_command() -> tuple[str, ...]:
     return ("docker", "compose") if plugin.returncode == 0 else ("docker-compose",)
 
 
+def build(target: str, *options: str, dockerfile: Path = ROOT / "docker/Dockerfile") -> None:
+    """Build a stage of the Dockerfile."""
+    arguments = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST")
+    given = [word for name in arguments if os.environ.get(name) for word in ("--build-arg", name)]
+    run("docker", "build", "--file", str(dockerfile), "--target", target, *options, *given, ".")
+
+
 @cache
 def build_images() -> None:
     """Build all images, once."""
-    arguments = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST")
-    given = [word for name in arguments if os.environ.get(name) for word in ("--build-arg", name)]
     for name in SERVICES:
-        what = ("--file", "docker/Dockerfile", "--target", name, "--tag", f"dbw-{name}:{VERSION}")
-        run("docker", "build", *what, *given, ".")
+        build(name, "--tag", f"dbw-{name}:{VERSION}")
 
 
 def wait_until(condition: Callable[[], object], failed: Callable[[], str]) -> None:

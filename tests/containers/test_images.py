@@ -1,13 +1,15 @@
 """The images, as they are delivered."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.containers.engine import SERVICES, build_images, run, wait_until
+from tests.containers.engine import ROOT, SERVICES, build, build_images, run, wait_until
 from tests.version import VERSION
 
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")  # noqa: S108
@@ -59,6 +61,31 @@ def test_the_controller_has_no_package_that_it_does_not_need(package: str) -> No
     look = f"import importlib.util; print(importlib.util.find_spec({package!r}))"
     program = ("--entrypoint", "/opt/dbw/bin/python", f"dbw-controller:{VERSION}", "-c", look)
     assert run("docker", "run", "--rm", *program) == "None\n"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_lists_what_it_consists_of(name: str) -> None:
+    program = ("docker", "run", "--rm", "--network", "none", "--entrypoint")
+    listed = json.loads(run(*program, "cat", f"dbw-{name}:{VERSION}", "/opt/dbw/sbom.cdx.json"))
+    parts = [listed["metadata"]["component"], *listed["components"]]
+    purls = {part["purl"] for part in parts if "purl" in part}
+    look = "import importlib.metadata as m; print(*(f'{d.name} {d.version}' for d in m.distributions()), sep='\\n')"
+    for line in run(*program, "/opt/dbw/bin/python", f"dbw-{name}:{VERSION}", "-c", look).splitlines():
+        package, version = line.split()
+        purl = f"pkg:pypi/{re.sub('[-_.]+', '-', package).lower()}@{version.replace('+', '%2B')}"
+        assert purl in purls
+    assert any(purl.startswith("pkg:deb/debian/libc6@") for purl in purls)
+    assert image(name)["Config"]["Labels"]["org.opencontainers.image.base.name"] == "python:3.11-slim"
+
+
+def test_no_package_is_installed_whose_hash_is_another(tmp_path: Path) -> None:
+    step = "# What installs and builds is pinned"
+    original = (ROOT / "docker/Dockerfile").read_text()
+    assert step in original
+    other = original.replace(step, f"RUN sed -i '/^mdurl==/s/sha256:./sha256:0/' hashes.txt\n{step}")
+    (tmp_path / "Dockerfile").write_text(other)
+    with pytest.raises(AssertionError, match="DO NOT MATCH THE HASHES"):
+        build("build-controller", dockerfile=tmp_path / "Dockerfile")
 
 
 def test_a_controller_compiles_nothing_at_its_start(controller: str) -> None:

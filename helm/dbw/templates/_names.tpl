@@ -51,6 +51,27 @@ the release. JSON, because YAML would turn large integers into floating-point nu
 {{- if .Values.ps.enabled }}{{ toJson $all }}{{ else }}{}{{ end -}}
 {{- end -}}
 
+{{/* Who serves gRPC, as JSON: what to call it, whom it lets in beside its own, in which value that is, and its tokens. */}}
+{{- define "dbw.servers" -}}
+{{- $policy := .Values.networkPolicy -}}
+{{- $servers := list -}}
+{{- if .Values.controller.enabled -}}
+  {{- $servers = append $servers (dict "what" "the controller" "value" "networkPolicy.controllerFrom"
+                                       "peers" $policy.controllerFrom "tokens" .Values.tokens) -}}
+{{- end -}}
+{{- range $name, $training := include "dbw.trainings" . | fromJson -}}
+  {{- $servers = append $servers (dict "what" (printf "the parameter server of training %s" $name)
+                                       "value" "networkPolicy.psFrom" "peers" $policy.psFrom "tokens" $training.ps.tokens) -}}
+{{- end -}}
+{{- toJson $servers -}}
+{{- end -}}
+
+{{/* A peer that is only a podSelector is in the namespace of the policy. */}}
+{{- define "dbw.servesOtherNamespaces" -}}
+{{- if not .policy.enabled }}true{{ end -}}
+{{- range .peers }}{{ if or (hasKey . "namespaceSelector") (hasKey . "ipBlock") }}true{{ end }}{{ end -}}
+{{- end -}}
+
 {{- define "dbw.port" -}}
 {{- get (dict "controller" "50051" "ps" "50052" "worker" "") .component -}}
 {{- end -}}
