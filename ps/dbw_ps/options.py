@@ -1,6 +1,7 @@
 """Options of a parameter server."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,8 @@ from dbw_ps.models import MODELS
 from dbw_runtime.configuration import UsageError, WrongValueError, option
 from dbw_runtime.server import ServerOptions
 
+DEFAULT_JOB = "training"  # without a controller, where nobody else can have a job of the same name
+
 
 @dataclass(frozen=True)
 class PsOptions(ServerOptions):
@@ -19,7 +22,7 @@ class PsOptions(ServerOptions):
 
     listen: str = option("127.0.0.1:50052", "the address to serve gRPC on; port 0 takes a free one")
     metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
-    job: str = option("training", "the name of the job, for the controller, logs and metrics")
+    job: str = option("", f"the name of the job, needed with --controller; without one it is {DEFAULT_JOB}")
     model: str = option("", f"what to train, needed: {', '.join(MODELS)}, module:function or file.py:function")
     seed: int = option(0, "the seed of the model's first parameters")
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
@@ -81,6 +84,8 @@ class PsOptions(ServerOptions):
         super().__post_init__()
         if not self.model:
             raise UsageError(f"--model is needed: {', '.join(MODELS)}, package.module:function or file.py:function")
+        if not self.job:
+            object.__setattr__(self, "job", self._default_job())
         if not NAME.fullmatch(self.job):
             raise WrongValueError("job", self.job, NAME_RULE)
         self.require_between("seed", 0, 2**63 - 1)
@@ -114,6 +119,15 @@ class PsOptions(ServerOptions):
             raise UsageError("--resume needs --checkpoint-dir, the folder to resume from")
         if self.fresh and not self.resume:
             raise UsageError("--fresh needs --resume: without that a training always begins at its first iteration")
+
+    def _default_job(self) -> str:
+        if self.controller is None:
+            return DEFAULT_JOB
+        proposal = re.sub(r"[^A-Za-z0-9]+", "-", self.model).strip("-")[:64] or DEFAULT_JOB
+        raise UsageError(
+            "--job is needed with --controller: of two trainings with one name the later takes the earlier one's job."
+            f" Name it after the training and whose it is, such as --job {proposal}-alice"
+        )
 
     def client(self) -> AsyncDbwClient:
         """How to talk to the controller."""
