@@ -23,7 +23,7 @@ class DbwConversation {
     kAttaching,
     kAttached,
     kDown,      // the last attempt to attach has failed, or took too long
-    kReplaced,  // another process has created the same job: there will be no more decisions
+    kReplaced,  // another process has created the same job: there are no decisions until that one has gone
   };
   static constexpr std::uint64_t kRememberedIterations = 1024;  // arrivals of those further back are ignored
   // Iterations to report later, while there is no answer: together they must fit into one message, in which a batch of
@@ -37,6 +37,8 @@ class DbwConversation {
   // A controller that leaves a request unanswered for longer than both has stopped answering: seconds, and a multiple of
   // what its last answer took.
   static constexpr double kSilentSeconds = 10.0, kSilentFactor = 5.0;
+  // Nobody uses a job that has not changed for this many seconds, and this many iterations of either process.
+  static constexpr double kSilentJobSeconds = 60.0, kSilentJobIterations = 5.0;
 
   DbwConversation(std::string job, dbw::v1::JobSpec spec, dbw::v1::Membership workers, std::uint64_t iteration = 0,
                   Fallback fallback = Fallback::kLast)
@@ -86,10 +88,14 @@ class DbwConversation {
   // An attempt to attach, or a request, has failed with a status code of gRPC; error.proto says which means what.
   void Failed(double now, int code, const std::string& problem) {
     enum { kInvalidArgument = 3, kResourceExhausted = 8, kFailedPrecondition = 9, kAborted = 10, kInternal = 13 };
+    if (link_ == Link::kReplaced) return LoseSight();  // nobody knows what the other process does meanwhile
     problem_ = problem;
     const bool was_attached = link_ == Link::kAttached;  // otherwise CreateJob is what failed
     if (code == kAborted) {
       link_ = Link::kReplaced;
+      replaced_in_ = iteration_;
+      reset_job_ = true;
+      LoseSight();
     } else if (was_attached) {
       link_ = Link::kAttaching;
       detached_at_ = now;
@@ -104,6 +110,26 @@ class DbwConversation {
     newest_.reset();
     awaited_ = false;
     reset_job_ |= stale;
+  }
+
+  // Whether to create the job again that another process has taken over: that has gone, and this one trains. `job` is
+  // the job as it is now, nothing if there is none.
+  bool MayTakeBack(const std::optional<dbw::v1::Job>& job, double now) {
+    if (link_ != Link::kReplaced) return false;
+    const bool trains = iteration_ > replaced_in_;
+    if (!job) return trains;
+    const double since = seen_ ? Updated(*job) - Updated(*seen_) : 0;  // by the controller's clock
+    if (!seen_ || since != 0) {
+      if (seen_) {
+        const double iterations = double(job->decision().iteration()) - double(seen_->decision().iteration());
+        other_iteration_seconds_ = std::max(other_iteration_seconds_, since / std::max(iterations, 1.0));
+      }
+      seen_ = job;
+      seen_at_ = now;
+      return false;
+    }
+    const double silence = kSilentJobIterations * std::max(iteration_seconds_, other_iteration_seconds_);
+    return trains && now - seen_at_ >= std::max(kSilentJobSeconds, silence);
   }
 
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
@@ -152,7 +178,8 @@ class DbwConversation {
     KeepNewest();  // after which `ended` is another one
     ++iteration_;
     if (iteration_ >= kRememberedIterations) arrival_times_.erase(iteration_ - kRememberedIterations);
-    patience_ = std::min(std::max(kPatienceShare * (now - began_at_), kMinPatience), kDeadline);
+    iteration_seconds_ = now - began_at_;
+    patience_ = std::min(std::max(kPatienceShare * iteration_seconds_, kMinPatience), kDeadline);
     if (link_ == Link::kAttached && in_flight_) return nullptr;
     in_flight_.emplace();  // where there is no connection, it is sent as soon as there is one
     in_flight_->set_job(job_);
@@ -206,6 +233,15 @@ class DbwConversation {
     timed_out_waits_ = 0;
   }
 
+  static double Updated(const dbw::v1::Job& job) {
+    return job.update_time().seconds() + job.update_time().nanos() / 1e9;
+  }
+
+  void LoseSight() {
+    seen_.reset();
+    other_iteration_seconds_ = 0;
+  }
+
   void AddMembership(dbw::v1::CoordinateRequest* request) const {
     request->clear_membership();
     if (known_membership_.SerializeAsString() == membership_.SerializeAsString()) return;
@@ -254,5 +290,11 @@ class DbwConversation {
   double answer_seconds_ = 0;  // how long the last answer took
   double detached_at_ = -std::numeric_limits<double>::infinity();  // when the connection ended
   int timed_out_waits_ = 0;                                        // in a row
-  int skipped_waits_ = 0;  // how many of the next requests are not waited for
+  int skipped_waits_ = 0;         // how many of the next requests are not waited for
+  double iteration_seconds_ = 0;  // that the last iteration took
+  // While the job is another process's:
+  std::uint64_t replaced_in_ = 0;      // the iteration that was under way when it became that
+  std::optional<dbw::v1::Job> seen_;   // when it was last found changed
+  double seen_at_ = 0;
+  double other_iteration_seconds_ = 0;  // that iterations of that process take
 };
