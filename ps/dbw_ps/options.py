@@ -58,6 +58,10 @@ class PsOptions(ServerOptions):
     decision_deadline: float = option(1.0, "seconds to wait for a decision before going on without, at most")
     decision_share: float = option(0.05, "and at most this share of an iteration, but for the first decision")
     fallback: Fallback = option("last", "k without a controller: the last one, or all workers")
+    on_replaced: Literal["retry", "exit"] = option(
+        "retry",
+        "what to do when another process takes the job over: go on without decisions until that one has gone, or end",
+    )
     controller_tls: bool = option(False, "talk to the controller over TLS, with the system's authorities")
     controller_tls_ca: Path | None = option(None, "authorities (PEM) of the controller's certificate")
     controller_tls_cert: Path | None = option(None, "our certificate (PEM), for a controller that asks for one")
