@@ -334,12 +334,13 @@ def test_an_asyncio_training_takes_its_job_back_as_well(server: Controller) -> N
         await first.end_iteration(**arrive(first))
         second = AsyncDbwClient(server.target, **PATIENT).job("back", workers=4)
         await second.open()
-        while not first.replaced:
-            await asyncio.sleep(0.01)
-        await second.close()
-        while first.replaced or first.on_fallback:
-            await first.end_iteration(**arrive(first))
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE):
+            while not first.replaced:
+                await asyncio.sleep(0.01)
+            await second.close()
+            while first.replaced or first.on_fallback:
+                await first.end_iteration(**arrive(first))
+                await asyncio.sleep(0.01)
         await first.close(delete=True)
 
     asyncio.run(run())
@@ -370,8 +371,9 @@ def test_a_training_that_was_replaced_does_not_delete_what_its_successor_has_lea
         async with AsyncDbwClient(target, **settings).job(name, workers=4) as job:
             await job.end_iteration(**arrive(job))
             await asyncio.to_thread(succeed)
-            while job.replaced is not knows:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(PATIENCE):
+                while job.replaced is not knows:
+                    await asyncio.sleep(0.01)
 
     def succeed() -> None:
         with suppress(ZeroDivisionError), DbwClient(server.target, **PATIENT).job(name, workers=4) as successor:
