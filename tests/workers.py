@@ -27,7 +27,7 @@ from tests.forks import PROCESSES
 from tests.servers import PATIENCE, wait_until
 
 # Of a server that trains the model of `first_parameters`, and sums so exactly that `is_close` holds after any time.
-TINY = ("--model", "tests.models:tiny", "--accumulate", "float64")
+TINY = ("--model", "tests.models:tiny", "--job", "training", "--accumulate", "float64")
 LEARNING_RATE = 0.1  # of a server that is not told another
 PUSH = "/dbw.v1.ParameterServerService/PushGradient"
 

@@ -147,6 +147,13 @@ class Player {
       conversation_->Decided(DecisionFrom(fields), now_);
     } else if (command == "begin") {
       Begin();
+    } else if (command == "looked") {
+      std::optional<dbw::v1::Job> job;
+      if (fields.has("updated")) {
+        job.emplace().mutable_update_time()->set_seconds(fields.whole("updated"));
+        *job->mutable_decision() = DecisionFrom(fields);
+      }
+      if (conversation_->MayTakeBack(job, now_)) Show(conversation_->CreateRequest());
     } else if (command == "wait") {
       now_ += std::stod(fields.text(""));
     } else if (command == "failed") {

@@ -23,7 +23,7 @@ class DbwConversation {
     kAttaching,
     kAttached,
     kDown,      // the last attempt to attach has failed, or took too long
-    kReplaced,  // another process has created the same job: there will be no more decisions
+    kReplaced,  // another process has created the same job: there are no decisions until that one has gone
     kTaken,     // another identity has a job of this name: there will be no decisions
   };
   static constexpr std::uint64_t kRememberedIterations = 1024;  // arrivals of those further back are ignored
@@ -38,6 +38,8 @@ class DbwConversation {
   // A controller that leaves a request unanswered for longer than both has stopped answering: seconds, and a multiple of
   // what its last answer took.
   static constexpr double kSilentSeconds = 10.0, kSilentFactor = 5.0;
+  // Nobody uses a job that has not changed for this many seconds, and this many iterations of either process.
+  static constexpr double kSilentJobSeconds = 60.0, kSilentJobIterations = 5.0;
 
   DbwConversation(std::string job, dbw::v1::JobSpec spec, dbw::v1::Membership workers, std::uint64_t iteration = 0,
                   Fallback fallback = Fallback::kLast)
@@ -51,7 +53,7 @@ class DbwConversation {
   // In use, for this iteration or an earlier one; nothing while on fallback.
   const std::optional<dbw::v1::Decision>& decision() const { return decision_; }
   Link link() const { return link_; }
-  bool IsFinal() const { return link_ == Link::kReplaced || link_ == Link::kTaken; }  // nothing more is sent
+  bool IsOthers() const { return link_ == Link::kReplaced || link_ == Link::kTaken; }  // as far as is known
   const std::string& session() const { return session_; }  // empty before the first one
   const std::string& problem() const { return problem_; }  // with the connection; empty if there is none
 
@@ -89,12 +91,19 @@ class DbwConversation {
   void Failed(double now, int code, const std::string& problem) {
     enum { kInvalidArgument = 3, kPermissionDenied = 7, kResourceExhausted = 8, kFailedPrecondition = 9 };
     enum { kAborted = 10, kInternal = 13 };
+    if (code == kPermissionDenied) {
+      link_ = Link::kTaken;
+      problem_ = problem;
+      return;
+    }
+    if (link_ == Link::kReplaced) return LoseSight();  // nobody knows what the other process does meanwhile
     problem_ = problem;
     const bool was_attached = link_ == Link::kAttached;  // otherwise CreateJob is what failed
     if (code == kAborted) {
       link_ = Link::kReplaced;
-    } else if (code == kPermissionDenied) {
-      link_ = Link::kTaken;
+      replaced_in_ = iteration_;
+      reset_job_ = true;
+      LoseSight();
     } else if (was_attached) {
       link_ = Link::kAttaching;
       detached_at_ = now;
@@ -109,6 +118,26 @@ class DbwConversation {
     newest_.reset();
     awaited_ = false;
     reset_job_ |= stale;
+  }
+
+  // Whether to create the job again that another process has taken over: that has gone, and this one trains. `job` is
+  // the job as it is now, nothing if there is none.
+  bool MayTakeBack(const std::optional<dbw::v1::Job>& job, double now) {
+    if (link_ != Link::kReplaced) return false;
+    const bool trains = iteration_ > replaced_in_;
+    if (!job) return trains;
+    const double since = seen_ ? Updated(*job) - Updated(*seen_) : 0;  // by the controller's clock
+    if (!seen_ || since != 0) {
+      if (seen_) {
+        const double iterations = double(job->decision().iteration()) - double(seen_->decision().iteration());
+        other_iteration_seconds_ = std::max(other_iteration_seconds_, since / std::max(iterations, 1.0));
+      }
+      seen_ = job;
+      seen_at_ = now;
+      return false;
+    }
+    const double silence = kSilentJobIterations * std::max(iteration_seconds_, other_iteration_seconds_);
+    return trains && now - seen_at_ >= std::max(kSilentJobSeconds, silence);
   }
 
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
@@ -157,7 +186,8 @@ class DbwConversation {
     KeepNewest();  // after which `ended` is another one
     ++iteration_;
     if (iteration_ >= kRememberedIterations) arrival_times_.erase(iteration_ - kRememberedIterations);
-    patience_ = std::min(std::max(kPatienceShare * (now - began_at_), kMinPatience), kDeadline);
+    iteration_seconds_ = now - began_at_;
+    patience_ = std::min(std::max(kPatienceShare * iteration_seconds_, kMinPatience), kDeadline);
     if (link_ == Link::kAttached && in_flight_) return nullptr;
     in_flight_.emplace();  // where there is no connection, it is sent as soon as there is one
     in_flight_->set_job(job_);
@@ -193,7 +223,7 @@ class DbwConversation {
     if (link_ == Link::kAttaching && now - detached_at_ >= kDeadline) link_ = Link::kDown;
     const double patience = std::max(kSilentSeconds, kSilentFactor * answer_seconds_);
     const bool silent = link_ == Link::kAttached && in_flight_ && now - sent_at_ > patience;
-    if (silent || link_ == Link::kDown || IsFinal()) newest_.reset();
+    if (silent || link_ == Link::kDown || IsOthers()) newest_.reset();
     decision_ = newest_;
     if (decision_) return k_ = std::clamp(decision_->k(), 1u, LiveWorkers());
     if (problem_.empty()) problem_ = "the controller does not answer";
@@ -209,6 +239,15 @@ class DbwConversation {
     if (decision.iteration() != iteration_ || !awaited_) return;
     awaited_ = false;
     timed_out_waits_ = 0;
+  }
+
+  static double Updated(const dbw::v1::Job& job) {
+    return job.update_time().seconds() + job.update_time().nanos() / 1e9;
+  }
+
+  void LoseSight() {
+    seen_.reset();
+    other_iteration_seconds_ = 0;
   }
 
   void AddMembership(dbw::v1::CoordinateRequest* request) const {
@@ -259,5 +298,11 @@ class DbwConversation {
   double answer_seconds_ = 0;  // how long the last answer took
   double detached_at_ = -std::numeric_limits<double>::infinity();  // when the connection ended
   int timed_out_waits_ = 0;                                        // in a row
-  int skipped_waits_ = 0;  // how many of the next requests are not waited for
+  int skipped_waits_ = 0;         // how many of the next requests are not waited for
+  double iteration_seconds_ = 0;  // that the last iteration took
+  // While the job is another process's:
+  std::uint64_t replaced_in_ = 0;      // the iteration that was under way when it became that
+  std::optional<dbw::v1::Job> seen_;   // when it was last found changed
+  double seen_at_ = 0;
+  double other_iteration_seconds_ = 0;  // that iterations of that process take
 };

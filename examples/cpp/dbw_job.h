@@ -23,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,6 +37,7 @@ class DbwJob {
   enum class Transport { kStream, kUnary };
   static constexpr std::chrono::seconds kPatience{10};     // how long a call may take
   static constexpr std::chrono::milliseconds kPause{500};  // until it is tried again
+  static constexpr std::chrono::seconds kFirstLook{30}, kLongestLook{240};  // between looks at a job that was taken over
   static constexpr double kLongestPause = 1;               // seconds, until it is seen that workers were lost
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
@@ -107,7 +109,7 @@ class DbwJob {
   // Training is over: the controller may forget the job.
   void Delete() {
     Close(kPatience);  // CreateJob may finish: it has perhaps begun another session already
-    if (conversation_.IsFinal()) return;  // it is the job of another process
+    if (conversation_.IsOthers()) return;  // it is the job of another process
     dbw::v1::DeleteJobRequest request;
     request.set_job(name_);
     request.set_allow_missing(true);
@@ -168,21 +170,52 @@ class DbwJob {
   // What the thread does: attaches, sends requests, and takes in answers; and again, if that fails.
   void StayAttached() {
     for (;;) {
+      bool replaced = false;
       {
         std::unique_lock<std::mutex> lock(mutex_);
-        const bool is_final = conversation_.IsFinal();
-        // A connection that has brought an answer is tried again at once.
-        if (!answered_) changed_.wait_for(lock, kPause, [this] { return closing_; });
+        replaced = conversation_.link() == DbwConversation::Link::kReplaced;
+        if (replaced) {
+          changed_.wait_for(lock, NextLook(), [this] { return closing_; });
+        } else if (!answered_) {  // a connection that has brought an answer is tried again at once
+          changed_.wait_for(lock, kPause, [this] { return closing_; });
+        }
         answered_ = false;
-        if (closing_ || is_final) return;
+        if (closing_ || conversation_.link() == DbwConversation::Link::kTaken) return;
       }
-      grpc::Status status = Attach();
+      bool may_attach = true;
+      grpc::Status status = replaced ? Look(&may_attach) : grpc::Status::OK;
+      if (status.ok() && !may_attach) continue;
+      if (status.ok()) status = Attach();
       if (status.ok()) status = transport_ == Transport::kStream ? ConverseOnStream() : ConverseInCalls();
       std::lock_guard<std::mutex> lock(mutex_);
       if (closing_) return;
       conversation_.Failed(Now(), status.error_code(), status.error_message());
       changed_.notify_all();
     }
+  }
+
+  // How long to wait for the next look: longer each time, and not as long as others that lost their jobs together.
+  std::chrono::duration<double> NextLook() {
+    const auto seconds = look_ * std::uniform_real_distribution<>(0.5, 1.0)(random_);
+    look_ = std::min<std::chrono::duration<double>>(2 * look_, kLongestLook);
+    return seconds;
+  }
+
+  // Looks whether the process that has taken the job over has gone.
+  grpc::Status Look(bool* may_take_back) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    if (!Use(&context)) return grpc::Status::CANCELLED;
+    dbw::v1::GetJobRequest request;
+    request.set_job(name_);
+    dbw::v1::GetJobResponse response;
+    const grpc::Status status = stub_->GetJob(&context, request, &response);
+    Use(nullptr);
+    const bool is_gone = status.error_code() == grpc::StatusCode::NOT_FOUND;
+    if (!status.ok() && !is_gone) return status;
+    std::lock_guard<std::mutex> lock(mutex_);
+    *may_take_back = conversation_.MayTakeBack(is_gone ? std::nullopt : std::make_optional(response.job()), Now());
+    return grpc::Status::OK;
   }
 
   grpc::Status Attach() {
@@ -203,6 +236,7 @@ class DbwJob {
     attaching_ = false;
     changed_.notify_all();
     if (!status.ok()) return status;
+    look_ = kFirstLook;
     const auto* repeated = conversation_.Created(response, Now());
     outbox_ = repeated ? std::make_optional(*repeated) : std::nullopt;
     return status;
@@ -275,5 +309,7 @@ class DbwJob {
   bool answered_ = true;                              // whether there was an answer since the last attempt to attach
   bool closing_ = false;
   bool was_on_fallback_ = false;
+  std::chrono::duration<double> look_ = kFirstLook;  // until the next one
+  std::mt19937 random_{std::random_device{}()};
   std::thread link_;
 };

@@ -159,6 +159,12 @@ class Player {
       case "begin":
         this.begin();
         break;
+      case "looked": {
+        const job = { updated: Number(fields["updated"]), iteration: Number(fields["iteration"]) };
+        const mayTakeBack = conversation.mayTakeBack(words[0] === "gone" ? undefined : job, this.now);
+        if (mayTakeBack) yield* showCreate(conversation.createRequest());
+        break;
+      }
       case "wait":
         this.now += Number(words[0]);
         break;

@@ -13,9 +13,11 @@ export type Link =
   | "attaching"
   | "attached"
   | "down" // the last attempt to attach has failed, or took too long
-  | "replaced" // another process has created the same job: there will be no more decisions
+  | "replaced" // another process has created the same job: there are no decisions until that one has gone
   | "taken"; // another identity has a job of this name: there will be no decisions
 export type Decision = Pick<Decision__Output, "iteration" | "k" | "deadlineSeconds">;
+// A job as `GetJob` shows it: when it has changed last, in seconds on the controller's clock, and where it is.
+export type Look = { updated: number; iteration: number };
 export type Workers = number | number[]; // how many are alive, or their numbers
 export type Summary = Omit<IterationSummary, "iteration" | "fallback" | "previousK"> & {
   k?: number; // how many gradients were averaged; by default the k that was to be waited for
@@ -51,6 +53,8 @@ const MAX_SKIPPED_WAITS = 63;
 // A controller that leaves a request unanswered for longer than both has stopped answering: seconds, and a multiple of
 // what its last answer took.
 const [SILENT_SECONDS, SILENT_FACTOR] = [10, 5];
+// Nobody uses a job that has not changed for this many seconds, and this many iterations of either process.
+const [SILENT_JOB_SECONDS, SILENT_JOB_ITERATIONS] = [60, 5];
 // Why a request would be refused again; error.proto says which code means what.
 const REFUSALS = [status.INVALID_ARGUMENT, status.RESOURCE_EXHAUSTED, status.FAILED_PRECONDITION, status.INTERNAL];
 
@@ -77,6 +81,12 @@ export class DbwConversation {
   private detachedAt = -Infinity; // when the connection ended
   private timedOutWaits = 0; // in a row
   private skippedWaits = 0; // how many of the next requests are not waited for
+  private iterationSeconds = 0; // that the last iteration took
+  // While the job is another process's:
+  private replacedIn = 0; // the iteration that was under way when it became that
+  private seen?: Look; // when the job was last found changed
+  private seenAt = 0;
+  private otherIterationSeconds = 0; // that iterations of that process take
 
   constructor(
     private readonly job: string,
@@ -89,8 +99,8 @@ export class DbwConversation {
     this.k = this.liveWorkers;
   }
 
-  // Whether nothing more is sent.
-  get isFinal(): boolean {
+  // Whether the job is somebody else's, as far as is known.
+  get isOthers(): boolean {
     return this.link === "replaced" || this.link === "taken";
   }
 
@@ -118,16 +128,41 @@ export class DbwConversation {
 
   // An attempt to attach, or a request, has failed with a status code of gRPC, or without one.
   failed(now: number, code: status | undefined, problem: string): void {
+    if (code === status.PERMISSION_DENIED) {
+      [this.link, this.problem] = ["taken", problem];
+      return;
+    }
+    if (this.link === "replaced") return this.loseSight(); // nobody knows what the other process does meanwhile
     this.problem = problem;
     const wasAttached = this.link === "attached"; // otherwise CreateJob is what failed
-    if (code === status.ABORTED) this.link = "replaced";
-    else if (code === status.PERMISSION_DENIED) this.link = "taken";
-    else if (wasAttached) [this.link, this.detachedAt] = ["attaching", now];
+    if (code === status.ABORTED) {
+      [this.link, this.replacedIn, this.resetJob] = ["replaced", this.iteration, true];
+      this.loseSight();
+    } else if (wasAttached) [this.link, this.detachedAt] = ["attaching", now];
     else if (this.link === "attaching") this.link = "down";
     if (!wasAttached || !this.inFlight || code === undefined || !REFUSALS.includes(code)) return;
     this.acknowledge(this.inFlight); // it would be refused again
     [this.inFlight, this.newest, this.awaited] = [undefined, undefined, false];
     if (code === status.FAILED_PRECONDITION) this.resetJob = true; // the job is one of an earlier training
+  }
+
+  // Whether to create the job again that another process has taken over: that has gone, and this one trains. `job` is
+  // the job as it is now, nothing if there is none.
+  mayTakeBack(job: Look | undefined, now: number): boolean {
+    if (this.link !== "replaced") return false;
+    const trains = this.iteration > this.replacedIn;
+    if (!job) return trains;
+    if (job.updated !== this.seen?.updated) {
+      if (this.seen) {
+        const iterations = Math.max(job.iteration - this.seen.iteration, 1);
+        const seconds = (job.updated - this.seen.updated) / iterations;
+        this.otherIterationSeconds = Math.max(this.otherIterationSeconds, seconds);
+      }
+      [this.seen, this.seenAt] = [job, now];
+      return false;
+    }
+    const silence = SILENT_JOB_ITERATIONS * Math.max(this.iterationSeconds, this.otherIterationSeconds);
+    return trains && now - this.seenAt >= Math.max(SILENT_JOB_SECONDS, silence);
   }
 
   // A gradient of this or an earlier iteration's parameters arrived, `seconds` after those were published.
@@ -174,7 +209,8 @@ export class DbwConversation {
     this.previousK = k;
     this.iteration++;
     this.arrivalTimes.delete(this.iteration - REMEMBERED_ITERATIONS);
-    this.patience = Math.min(Math.max(PATIENCE_SHARE * (now - this.beganAt), MIN_PATIENCE), DEADLINE);
+    this.iterationSeconds = now - this.beganAt;
+    this.patience = Math.min(Math.max(PATIENCE_SHARE * this.iterationSeconds, MIN_PATIENCE), DEADLINE);
     if (this.link === "attached" && this.inFlight) return undefined;
     // Where there is no connection, it is sent as soon as there is one.
     const preceding = this.unacknowledged.slice(0, -1);
@@ -205,7 +241,7 @@ export class DbwConversation {
     if (this.link === "attaching" && now - this.detachedAt >= DEADLINE) this.link = "down";
     const patience = Math.max(SILENT_SECONDS, SILENT_FACTOR * this.answerSeconds);
     const silent = this.link === "attached" && this.inFlight !== undefined && now - this.sentAt > patience;
-    if (silent || this.link === "down" || this.isFinal) this.newest = undefined;
+    if (silent || this.link === "down" || this.isOthers) this.newest = undefined;
     this.decision = this.newest;
     if (this.decision) return (this.k = Math.max(Math.min(this.decision.k, this.liveWorkers), 1));
     this.problem ??= "the controller does not answer";
@@ -224,6 +260,10 @@ export class DbwConversation {
   private receive(decision: Decision): void {
     [this.newest, this.problem] = [decision, undefined];
     if (decision.iteration === this.iteration && this.awaited) [this.awaited, this.timedOutWaits] = [false, 0];
+  }
+
+  private loseSight(): void {
+    [this.seen, this.otherIterationSeconds] = [undefined, 0];
   }
 
   // What a request has reported need not be reported again.

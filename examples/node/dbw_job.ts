@@ -12,18 +12,20 @@
 // waits for its decision for 5% of the last one's time, at most. The controller is talked to meanwhile, whenever the loop
 // of events is free. This file has the gRPC; what is sent and which k is used is in dbw_conversation.ts.
 import { fileURLToPath } from "node:url";
-import { type requestCallback, type ServiceError, credentials, loadPackageDefinition } from "@grpc/grpc-js";
+import { type requestCallback, type ServiceError, credentials, loadPackageDefinition, status } from "@grpc/grpc-js";
 import { loadSync } from "@grpc/proto-loader";
 import type { ProtoGrpcType } from "./build/types/controller.js";
 import type { ControllerServiceClient } from "./build/types/dbw/v1/ControllerService.js";
 import type { CoordinateResponse__Output } from "./build/types/dbw/v1/CoordinateResponse.js";
 import type { CreateJobResponse__Output } from "./build/types/dbw/v1/CreateJobResponse.js";
 import type { EndIterationResponse__Output } from "./build/types/dbw/v1/EndIterationResponse.js";
+import type { GetJobResponse__Output } from "./build/types/dbw/v1/GetJobResponse.js";
 import { type Decision, type Request, type Summary, type Workers, DbwConversation } from "./dbw_conversation.js";
 
 const PROTOS = fileURLToPath(new URL("../../../protos", import.meta.url)); // from build/, where this runs
 const PATIENCE = 10_000; // milliseconds that a call may take
 const PAUSE = 500; // milliseconds, until it is tried again
+const [FIRST_LOOK, LONGEST_LOOK] = [30_000, 240_000]; // milliseconds between looks at a job that was taken over
 const LONGEST_PAUSE = 1; // seconds, until it is seen that workers were lost
 
 export type Transport = "stream" | "unary";
@@ -41,6 +43,8 @@ export class DbwJob {
   private closing = false;
   private lastDecision?: Decision; // in use, or before the fallback
   private wasOnFallback = false;
+  private look = FIRST_LOOK; // milliseconds until the next one
+  private stopPause: () => void = () => {};
 
   // Creates a job, or attaches to the one of this name, for a training that begins with iteration 0.
   static async create(target: string, name: string, workers: number, transport: Transport): Promise<DbwJob> {
@@ -125,9 +129,10 @@ export class DbwJob {
     await this.creation;
     clearTimeout(timer);
     this.disconnect();
+    this.stopPause();
     const request = { job: this.name, session: this.conversation.session, allowMissing: true };
     const options = { deadline: Date.now() + PATIENCE };
-    if (!this.conversation.isFinal) {
+    if (!this.conversation.isOthers) {
       await answer((done) => this.controller.deleteJob(request, options, done)).catch((problem) =>
         console.error(`the job cannot be deleted: ${problem.message}`),
       );
@@ -158,10 +163,10 @@ export class DbwJob {
   // Attaches, sends requests, and takes in answers; and again, if that fails.
   private async stayAttached(): Promise<void> {
     const { conversation } = this;
-    while (!this.closing && !conversation.isFinal) {
+    while (!this.closing && conversation.link !== "taken") {
       this.answered = false;
       try {
-        await this.attach();
+        if (conversation.link !== "replaced" || (await this.mayTakeBack())) await this.attach();
       } catch (error) {
         const { code, message } = error as Problem;
         if (this.closing) return;
@@ -169,9 +174,38 @@ export class DbwJob {
         this.wake();
       }
       this.send = this.disconnect = () => {};
+      if (conversation.link === "replaced") await this.pauseBeforeLook();
       // A connection that has brought an answer is tried again at once.
-      if (!this.answered) await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      else if (!this.answered) await this.pause(PAUSE);
     }
+  }
+
+  private pause(milliseconds: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, milliseconds);
+      this.stopPause = () => (clearTimeout(timer), resolve());
+    });
+  }
+
+  // Waits longer each time, and not as long as others that lost their jobs at the same time.
+  private async pauseBeforeLook(): Promise<void> {
+    await this.pause(this.look * (0.5 + Math.random() / 2));
+    this.look = Math.min(2 * this.look, LONGEST_LOOK);
+  }
+
+  // Looks whether the process that has taken the job over has gone.
+  private async mayTakeBack(): Promise<boolean> {
+    const options = { deadline: Date.now() + PATIENCE };
+    const found = await answer<GetJobResponse__Output>((done) => {
+      const call = this.controller.getJob({ job: this.name }, options, done);
+      this.disconnect = () => call.cancel();
+    }).catch((problem: Problem) => {
+      if (problem.code !== status.NOT_FOUND) throw problem;
+      return undefined;
+    });
+    const { updateTime, decision } = found?.job ?? {};
+    const updated = Number(updateTime?.seconds ?? 0) + (updateTime?.nanos ?? 0) / 1e9;
+    return this.conversation.mayTakeBack(found && { updated, iteration: Number(decision?.iteration ?? 0) }, now());
   }
 
   // Attaches, and takes in answers until the connection ends, with an error.
@@ -184,6 +218,7 @@ export class DbwJob {
     this.creation = created.catch(() => undefined);
     const { session, job } = await created;
     const ended = this.transport === "stream" ? this.openStream() : this.prepareCalls();
+    this.look = FIRST_LOOK;
     const repeated = this.conversation.created(now(), session, job?.decision);
     if (repeated) this.send(repeated);
     this.wake();

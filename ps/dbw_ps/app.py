@@ -14,6 +14,7 @@ from dbw_ps.aggregate import Aggregate
 from dbw_ps.checkpoint import CheckpointFolder, CheckpointWriter
 from dbw_ps.checkpointing import Checkpointing, missing_checkpoint
 from dbw_ps.collector import GradientCollector, NoUsableGradientsError
+from dbw_ps.decider import JobTakenOverError
 from dbw_ps.intake import Intake
 from dbw_ps.log_writer import LogWriter
 from dbw_ps.members import Members
@@ -36,6 +37,7 @@ from dbw_runtime.memory import keep_large_buffers
 from dbw_runtime.server import run, serving
 
 log = logging.getLogger(__name__)
+FAILURES = FolderError, NoUsableGradientsError, JobTakenOverError  # that users can understand
 DESCRIPTION = """Serve a parameter server: it gives parameters to workers, averages the first k gradients that come back
 in each iteration, and updates the parameters. How many to wait for is decided by a controller (--controller), or here
 by the same policies (--policy). Options come from flags, then environment variables, then the TOML file of --config."""
@@ -43,7 +45,7 @@ by the same policies (--policy). Options come from flags, then environment varia
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until training is over, or SIGTERM."""
-    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, FolderError, NoUsableGradientsError)
+    return run_program("ps", DESCRIPTION, PsOptions, arguments, serve, *FAILURES)
 
 
 def serve(options: PsOptions) -> None:

@@ -17,6 +17,14 @@ class Source(Enum):
     FALLBACK = "a controller should decide it, but has not decided yet, or is gone"
 
 
+class JobTakenOverError(Exception):
+    """Another process has taken the job over, and this one is to end then."""
+
+    def __init__(self, job: str) -> None:
+        advice = "if both are to train, give one of them another --job"
+        super().__init__(f"another process has taken the job {job} over, and --on-replaced is exit; {advice}")
+
+
 @dataclass(frozen=True)
 class FinishedIteration:
     """All that is known of an iteration at its end."""
@@ -43,6 +51,10 @@ class Decider(Protocol):
     @property
     def source(self) -> Source:
         """Where this iteration's k comes from."""
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another process has taken the job over."""
 
     def set_workers(self, workers: Sequence[int]) -> None:
         """Take note of who is alive."""

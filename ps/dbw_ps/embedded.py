@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class EmbeddedDecider:
     """Reports to a `Job` in this process what `RemoteDecider` reports to a controller, with the same decisions."""
 
-    source = Source.EMBEDDED
+    source, replaced = Source.EMBEDDED, False
 
     def __init__(self, name: str, spec: JobSpec, workers: Sequence[int], iteration: int = 0) -> None:
         self._name = name

@@ -59,6 +59,8 @@ class Metrics:
         self._gauge("k", "Gradients that it waits for", lambda: status().k)
         self._gauge("loss", "Mean loss of the last iteration", lambda: _known(status().loss))
         self._gauge("fallback", "1 while k is no decision", lambda: status().source is Source.FALLBACK)
+        replaced = "1 while another process has the job, which has taken it over"
+        self._gauge("session_replaced", replaced, lambda: status().replaced)
         if writer is not None:
             age, seconds = lambda: _known(status().checkpoint_age), lambda: _known(writer.last_seconds)
             self._gauge("checkpoint_age_seconds", "Time since the newest checkpoint was written", age)

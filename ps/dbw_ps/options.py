@@ -1,6 +1,7 @@
 """Options of a parameter server."""
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,8 @@ from dbw_ps.models import MODELS
 from dbw_runtime.configuration import UsageError, WrongValueError, option
 from dbw_runtime.server import ServerOptions
 
+DEFAULT_JOB = "training"  # without a controller, where nobody else can have a job of the same name
+
 
 @dataclass(frozen=True)
 class PsOptions(ServerOptions):
@@ -21,7 +24,7 @@ class PsOptions(ServerOptions):
     metrics_listen: str = option("127.0.0.1:9465", "the address to serve Prometheus metrics on, at /metrics")
     max_identity_calls: int = option(4096, "how many calls one identity may have open, which workers may share")
     max_identity_rate: float = option(20_000.0, "how many requests a second one identity may make")
-    job: str = option("training", "the name of the job, for the controller, logs and metrics")
+    job: str = option("", f"the name of the job, needed with --controller; without one it is {DEFAULT_JOB}")
     model: str = option("", f"what to train, needed: {', '.join(MODELS)}, module:function or file.py:function")
     seed: int = option(0, "the seed of the model's first parameters")
     sync_mode: Literal["push-wait", "push-interrupt", "pull"] = option("push-wait", "how parameters get to workers")
@@ -63,6 +66,10 @@ class PsOptions(ServerOptions):
     decision_deadline: float = option(1.0, "seconds to wait for a decision before going on without, at most")
     decision_share: float = option(0.05, "and at most this share of an iteration, but for the first decision")
     fallback: Fallback = option("last", "k without a controller: the last one, or all workers")
+    on_replaced: Literal["retry", "exit"] = option(
+        "retry",
+        "what to do when another process takes the job over: go on without decisions until that one has gone, or end",
+    )
     controller_tls: bool = option(False, "talk to the controller over TLS, with the system's authorities")
     controller_tls_ca: Path | None = option(None, "authorities (PEM) of the controller's certificate")
     controller_tls_cert: Path | None = option(None, "our certificate (PEM), for a controller that asks for one")
@@ -89,6 +96,8 @@ class PsOptions(ServerOptions):
         super().__post_init__()
         if not self.model:
             raise UsageError(f"--model is needed: {', '.join(MODELS)}, package.module:function or file.py:function")
+        if not self.job:
+            object.__setattr__(self, "job", self._default_job())
         if not NAME.fullmatch(self.job):
             raise WrongValueError("job", self.job, NAME_RULE)
         self.require_between("seed", 0, 2**63 - 1)
@@ -135,6 +144,15 @@ class PsOptions(ServerOptions):
         """The identities that may join as workers; None: all that are let in."""
         names = None if self.worker_identities is None else self.worker_identities.split(",")
         return None if names is None else frozenset(name.strip() for name in names if name.strip())
+
+    def _default_job(self) -> str:
+        if self.controller is None:
+            return DEFAULT_JOB
+        proposal = re.sub(r"[^A-Za-z0-9]+", "-", self.model).strip("-")[:64] or DEFAULT_JOB
+        raise UsageError(
+            "--job is needed with --controller: of two trainings with one name the later takes the earlier one's job."
+            f" Name it after the training and whose it is, such as --job {proposal}-alice"
+        )
 
     def client(self) -> AsyncDbwClient:
         """How to talk to the controller."""

@@ -84,6 +84,7 @@ class Status(NamedTuple):
     source: Source | None  # of k; None as long as workers are waited for
     checkpoint_iteration: int | None  # of the newest checkpoint that this process wrote
     checkpoint_age: float | None  # in seconds
+    replaced: bool  # whether another process has taken its job over
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,11 @@ class RemoteDecider:
         """Where this iteration's k comes from."""
         return Source.FALLBACK if self._job.on_fallback else Source.CONTROLLER
 
+    @property
+    def replaced(self) -> bool:
+        """Whether another process has taken the job over."""
+        return self._job.replaced
+
     async def end_iteration(self, finished: FinishedIteration) -> None:
         """Report an iteration, and get the decision for the next, or go on with the last one if that takes too long."""
         for iteration, worker, seconds in finished.arrivals:

@@ -125,6 +125,7 @@ class ParameterServerService:
                 self._trainer.membership_changed(member)
                 self._end_calls(member, SessionNotFoundError())
             self._find_stalled()
+            self._trainer.give_way_if_replaced()
 
     def _find_stalled(self) -> None:
         now = self._now()

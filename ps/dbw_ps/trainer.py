@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from dbw_ps.aggregate import Moments
 from dbw_ps.checkpointing import Checkpointing
 from dbw_ps.collector import GradientCollector
-from dbw_ps.decider import Decider, FinishedIteration
+from dbw_ps.decider import Decider, FinishedIteration, JobTakenOverError
 from dbw_ps.decisions import make_decider
 from dbw_ps.log_writer import LogWriter
 from dbw_ps.members import Member
@@ -48,6 +48,7 @@ class Trainer:
         self._log_at = self.now() + LOG_SECONDS
         self._started = self.now()
         self._final: Publication | None = None  # the parameters that training ends with
+        self._gives_way = False  # ends because another process has taken the job over
         self._is_saved = True  # whether the last checkpoint and all of the training log could be written
 
     def status(self) -> Status:
@@ -56,7 +57,19 @@ class Trainer:
         progress = self._progress
         workers = len(self._collector.live), self._collector.stalled, self._missing_workers
         last = (None, None) if self._checkpoints is None else self._checkpoints.last(self.now())
-        return Status(progress.iteration, progress.seconds, progress.loss, *workers, self._k, source, *last)
+        return Status(
+            progress.iteration, progress.seconds, progress.loss, *workers, self._k, source, *last, self._is_replaced
+        )
+
+    @property
+    def _is_replaced(self) -> bool:
+        return self._decider is not None and self._decider.replaced
+
+    def give_way_if_replaced(self) -> None:
+        """Let `run` end with JobTakenOverError if another process has taken the job over, and options say so."""
+        if self._options.on_replaced == "exit" and self._is_replaced:
+            self._gives_way = True
+            self.stop()
 
     def membership_changed(self, member: Member) -> None:
         """A worker has joined, or its session has ended."""
@@ -104,6 +117,8 @@ class Trainer:
         if self._final is not None:
             self._require_saved()  # otherwise the last iterations are to be done again, by the same workers
             self._publisher.publish(self._final)
+        elif self._gives_way:
+            raise JobTakenOverError(self._options.job)
 
     @property
     def _missing_workers(self) -> int:

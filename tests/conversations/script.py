@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobResponse
 from dbw.v1.iteration_pb2 import Arrivals, Decision, EndCause, IterationSummary, Membership
 from dbw.v1.job_pb2 import Job
@@ -109,6 +111,13 @@ class Player:
         code = REASONS.get(name)
         self.conversation.failed(self.now, f"{code or name}: refused", name if code else None)
         return []
+
+    def looked(self, *words: str) -> list[str]:
+        job = None
+        if words != ("gone",):
+            fields = _fields(words)
+            job = Job(update_time=Timestamp(seconds=int(fields["updated"])), decision=_decision(fields))
+        return self.attach() if self.conversation.may_take_back(job, self.now) else []
 
     def iterations(self, *words: str) -> list[str]:
         fields = _fields(words)

@@ -5,12 +5,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self, TypeVar, Unpack
 
-from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest
+import grpc
+
+from dbw.v1.controller_pb2 import CoordinateRequest, DeleteJobRequest, ExportJobStateRequest, GetJobRequest
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
-from dbw_controller.client.conversation import Conversation, Summary
+from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
+from dbw_runtime.failure import reason_of
 
 Item = TypeVar("Item")
 
@@ -99,21 +102,22 @@ class AsyncTrainingJob(Training):
         return False
 
     async def _stay_attached(self) -> None:
-        waits = delays()
-        while not self._closed and not self._conversation.link.is_final:
-            await asyncio.sleep(next(waits))
+        while not self._closed and self._conversation.link is not Link.TAKEN:
+            await asyncio.sleep(next(self._waits))
             try:
+                if self.replaced and not await self._may_take_back():
+                    continue
                 metadata = self._connection.metadata()
                 request = self._conversation.create_request()
                 creation = self._stub.CreateJob(request, timeout=ATTACH_SECONDS, metadata=metadata)
                 self._creation = asyncio.ensure_future(creation)
                 created = await self._creation
                 self._outbox = asyncio.Queue()
-                if (repeated := self._conversation.created(created, self._now())) is not None:
+                if (repeated := self._created(created)) is not None:
                     self._outbox.put_nowait(repeated)
                 self._changed.set()
                 async for response in self._stub.Coordinate(_requests(self._outbox), metadata=metadata):
-                    waits = delays()
+                    self._waits = delays()
                     self._conversation.decided(response.decision, self._now())
                     self._changed.set()
                 raise ConnectionError("the controller has ended the stream")
@@ -122,6 +126,17 @@ class AsyncTrainingJob(Training):
                 self._changed.set()
             finally:
                 self._outbox.put_nowait(None)  # ends what sends
+
+    async def _may_take_back(self) -> bool:
+        """Look whether the process that has taken the job over has gone."""
+        request, metadata = GetJobRequest(job=self.name), self._connection.metadata()
+        try:
+            job = (await self._stub.GetJob(request, timeout=ATTACH_SECONDS, metadata=metadata)).job
+        except grpc.RpcError as error:
+            if reason_of(error) != "JOB_NOT_FOUND":
+                raise
+            job = None
+        return self._conversation.may_take_back(job, self._now())
 
     async def close(self, delete: bool = False) -> None:
         """Disconnect for good; the controller keeps the job unless `delete` is set."""
@@ -134,7 +149,7 @@ class AsyncTrainingJob(Training):
         finally:
             self._link.cancel()
         await asyncio.wait([self._link])  # whose cancellation is not this task's
-        if delete and not self._conversation.link.is_final:  # then it is the job of another process
+        if delete and not self._conversation.link.is_others:  # then it is the job of another process
             request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
             with self._warning("the job cannot be deleted"):
                 metadata = self._connection.metadata()

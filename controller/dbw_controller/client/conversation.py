@@ -21,7 +21,9 @@ from dbw.v1.iteration_pb2 import (
     IterationSummary,
     Membership,
 )
-from dbw.v1.job_pb2 import JobSpec
+from dbw.v1.job_pb2 import Job, JobSpec
+from dbw_controller.client.successor import SILENT_SECONDS as SILENT_JOB_SECONDS
+from dbw_controller.client.successor import Successor
 from dbw_controller.contract import NAME, NAME_RULE
 
 Fallback = Literal["last", "all"]
@@ -50,12 +52,12 @@ class Link(Enum):
     ATTACHING = "attaching"
     ATTACHED = "attached"
     DOWN = "down"  # the last attempt to attach has failed, or took too long
-    REPLACED = "replaced"  # another process has created the same job: there will be no more decisions
+    REPLACED = "replaced"  # another process has created the same job: there are no decisions until that one has gone
     TAKEN = "taken"  # another identity has a job of this name: there will be no decisions
 
     @property
-    def is_final(self) -> bool:
-        """Whether no further attempt to attach will be made."""
+    def is_others(self) -> bool:
+        """Whether the job is somebody else's, as far as is known."""
         return self in (Link.REPLACED, Link.TAKEN)
 
 
@@ -89,6 +91,7 @@ class Conversation:
         fallback: Fallback,
         deadline: float = DEFAULT_DEADLINE,  # how long an iteration waits for its decision, at most
         patience_share: float = DEFAULT_PATIENCE_SHARE,  # and the share of the last iteration's time
+        silent_job_seconds: float = SILENT_JOB_SECONDS,  # after which a job that was taken over is taken back
     ) -> None:
         if not NAME.fullmatch(name):
             raise ValueError(f"the job's name is {name!r}; it must be {NAME_RULE}")
@@ -96,6 +99,10 @@ class Conversation:
             raise ValueError(f"fallback is {fallback!r}; it must be 'last' or 'all'")
         self.name, self._spec, self._fallback = name, spec or JobSpec(), fallback
         self._deadline, self._patience_share = deadline, patience_share
+        self._silent_job_seconds = silent_job_seconds
+        self._successor: Successor | None = None  # while the job is another process's
+        self._replaced_in = 0  # the iteration that was under way when it became that
+        self._iteration_seconds = 0.0  # that the last iteration took
         self.iteration = iteration
         self.patience = deadline  # how long to wait for the decision for this iteration, at most
         self.membership = _membership(workers)
@@ -144,7 +151,7 @@ class Conversation:
     def created(self, response: CreateJobResponse, now: float) -> CoordinateRequest | None:
         """Take in a session; returns the request to repeat, if there is one."""
         self.session, self._sent_at = response.session, now
-        self.link, self.problem = Link.ATTACHED, None
+        self.link, self.problem, self._successor = Link.ATTACHED, None, None
         if self._reset_job:
             self._receive(response.job.decision)
         self._reset_job = False
@@ -158,12 +165,17 @@ class Conversation:
 
         `problem` begins with gRPC's code where there is one; `reason` is a name of error.proto, without prefix.
         """
+        if reason == "NOT_OWNER":
+            self.link, self.problem = Link.TAKEN, problem
+            return False
+        if self.link is Link.REPLACED:  # nobody knows what the successor does meanwhile
+            self._successor = Successor(self._silent_job_seconds)
+            return False
         self.problem = problem
         was_attached = self.link is Link.ATTACHED  # otherwise CreateJob is what failed
         if reason == "SESSION_REPLACED":
-            self.link = Link.REPLACED
-        elif reason == "NOT_OWNER":
-            self.link = Link.TAKEN
+            self.link, self._successor = Link.REPLACED, Successor(self._silent_job_seconds)
+            self._replaced_in, self._reset_job = self.iteration, True
         elif was_attached:
             self.link, self._detached_at = Link.ATTACHING, now
         elif self.link is Link.ATTACHING:
@@ -175,6 +187,16 @@ class Conversation:
         self._in_flight, self._newest, self._awaited = None, None, False
         self._reset_job |= reason == "STALE_ITERATION"  # the job is one of an earlier training
         return True
+
+    def may_take_back(self, job: Job | None, now: float) -> bool:
+        """Whether to create the job again that another process has taken over: that has gone, and this one trains.
+
+        `job` is the job as it is now, None if there is none.
+        """
+        if self._successor is None:
+            return False
+        has_gone = self._successor.has_gone(job, now, self._iteration_seconds)
+        return has_gone and self.iteration > self._replaced_in
 
     def arrived(self, seconds: float, worker: int | None, iteration: int | None) -> None:
         """Take in an arrival, to be sent with the next request."""
@@ -206,7 +228,8 @@ class Conversation:
         self._unacknowledged, self._unsent = _newest([*self._unacknowledged, ended]), {}
         self.iteration, self._previous_k = self.iteration + 1, summary.k
         self._arrival_times.pop(self.iteration - REMEMBERED_ITERATIONS, None)
-        self.patience = self._patience_for(now - self._began_at)
+        self._iteration_seconds = now - self._began_at
+        self.patience = self._patience_for(self._iteration_seconds)
         if self.link is Link.ATTACHED and self._in_flight is not None:
             return None
         request = CoordinateRequest(
@@ -304,7 +327,7 @@ class Conversation:
         if self.link is Link.ATTACHING and now - self._detached_at >= self._deadline:
             self.link = Link.DOWN
         silent = self.link is Link.ATTACHED and self._is_silent(now)
-        if silent or self.link is Link.DOWN or self.link.is_final:
+        if silent or self.link is Link.DOWN or self.link.is_others:
             self._newest = None
         self._use_newest()
         if self.decision is None:

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from dbw.v1.controller_pb2 import ExportJobStateResponse, ImportJobStateRequest
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import DEFAULT_DEADLINE, DEFAULT_PATIENCE_SHARE, Conversation, Fallback
+from dbw_controller.client.successor import SILENT_SECONDS
 from dbw_controller.contract import PIECE_BYTES
 from dbw_runtime.backoff import backoff
 from dbw_runtime.channel import Connection
@@ -34,12 +35,16 @@ class ClientSettings:
     token_file: Path | str | None = None
     # Every iteration but the first waits for this share of the last one's time, at most; see also EVERY_DECISION.
     patience_share: float = DEFAULT_PATIENCE_SHARE
+    # A job that another process has taken over is taken back once nobody has used it for this long, in seconds.
+    silent_job_seconds: float = SILENT_SECONDS
 
     def __post_init__(self) -> None:
         if not self.deadline > 0:
             raise ValueError(f"deadline is {self.deadline!r}; it must be more than 0 seconds")
         if not 0 <= self.patience_share < math.inf:
             raise ValueError(f"patience_share is {self.patience_share!r}; it must be a finite number, at least 0")
+        if not 0 < self.silent_job_seconds < math.inf:
+            raise ValueError(f"silent_job_seconds is {self.silent_job_seconds!r}; it must be finite and more than 0")
         self.connection()  # refuses what makes no sense
 
     @property
@@ -51,7 +56,7 @@ class ClientSettings:
         self, name: str, workers: int | Sequence[int], spec: JobSpec | None, iteration: int
     ) -> Conversation:
         """What to say about a job."""
-        patience = self.deadline, self.patience_share
+        patience = self.deadline, self.patience_share, self.silent_job_seconds
         return Conversation(name, workers, spec, iteration, self.fallback, *patience)
 
     def connection(self) -> Connection:
@@ -63,6 +68,11 @@ class ClientSettings:
 def delays() -> Iterator[float]:
     """Seconds to wait before each attempt, of which the first comes at once."""
     return chain([0.0], backoff(FIRST_DELAY, LONGEST_DELAY))
+
+
+def look_delays(silent_job_seconds: float) -> Iterator[float]:
+    """Seconds to wait before each look whether the process that has taken the job over still uses it."""
+    return backoff(silent_job_seconds / 2, 4 * silent_job_seconds)
 
 
 def join_state(pieces: Sequence[ExportJobStateResponse]) -> bytes:

@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol, Self, TypeVar, Unpack
 
-from dbw.v1.controller_pb2 import CoordinateRequest, CoordinateResponse, DeleteJobRequest, ExportJobStateRequest
+import grpc
+
+from dbw.v1.controller_pb2 import (
+    CoordinateRequest,
+    CoordinateResponse,
+    DeleteJobRequest,
+    ExportJobStateRequest,
+    GetJobRequest,
+)
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.job_pb2 import JobSpec
 from dbw_controller.client.conversation import Conversation, Link, Summary
 from dbw_controller.client.settings import ATTACH_SECONDS, ClientSettings, delays, join_state, split_state
 from dbw_controller.client.training import Training
+from dbw_runtime.failure import reason_of
 
 Item = TypeVar("Item", covariant=True)
 
@@ -113,11 +122,12 @@ class TrainingJob(Training):
         return False
 
     def _stay_attached(self) -> None:
-        waits = delays()
-        while not self._closing.wait(next(waits)):
+        while not self._closing.wait(next(self._waits)):
             try:
+                if self.replaced and not self._may_take_back():
+                    continue
                 for response in self._attach():
-                    waits = delays()
+                    self._waits = delays()
                     with self._changed:
                         self._conversation.decided(response.decision, self._now())
                         self._changed.notify_all()
@@ -129,8 +139,22 @@ class TrainingJob(Training):
                 with self._changed:
                     self._failed(error)
                     self._changed.notify_all()
-                if self._conversation.link.is_final:
+                if self._conversation.link is Link.TAKEN:
                     return
+
+    def _may_take_back(self) -> bool:
+        """Look whether the process that has taken the job over has gone."""
+        metadata = self._connection.metadata()
+        look = self._stub.GetJob.future(GetJobRequest(job=self.name), timeout=ATTACH_SECONDS, metadata=metadata)
+        self._cancel = look.cancel
+        try:
+            job = look.result().job
+        except grpc.RpcError as error:
+            if reason_of(error) != "JOB_NOT_FOUND":
+                raise
+            job = None
+        with self._changed:
+            return self._conversation.may_take_back(job, self._now())
 
     def _attach(self) -> Iterable[CoordinateResponse]:
         metadata = self._connection.metadata()
@@ -141,7 +165,7 @@ class TrainingJob(Training):
         response = creation.result()
         with self._changed:
             self._outbox = SimpleQueue()
-            if (repeated := self._conversation.created(response, self._now())) is not None:
+            if (repeated := self._created(response)) is not None:
                 self._outbox.put(repeated)
             stream = self._stub.Coordinate(iter(self._outbox.get, None), metadata=metadata)
             self._cancel = stream.cancel
@@ -166,7 +190,7 @@ class TrainingJob(Training):
     def _delete(self) -> None:
         self._link.join(self._settings.end_seconds)  # CreateJob has perhaps begun another session already
         self._cancel()
-        if self._conversation.link.is_final:  # it is the job of another process
+        if self._conversation.link.is_others:  # it is the job of another process
             return
         request = DeleteJobRequest(job=self.name, session=self._conversation.session, allow_missing=True)
         with self._warning("the job cannot be deleted"):

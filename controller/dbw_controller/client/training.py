@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 import grpc
 
+from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobResponse
 from dbw.v1.iteration_pb2 import Decision
 from dbw_controller.client.conversation import Conversation, Link, Summary
-from dbw_controller.client.settings import ClientSettings
+from dbw_controller.client.settings import ClientSettings, delays, look_delays
 from dbw_controller.client.waiting import Wait
 from dbw_runtime.failure import describe, reason_of
 
@@ -16,9 +17,12 @@ log = logging.getLogger("dbw.client")
 LINK_CHANGES = {
     Link.ATTACHING: (logging.INFO, "the connection has ended, attaching again: %s"),
     Link.DOWN: (logging.WARNING, "cannot attach, trying again: %s"),
-    Link.REPLACED: (logging.ERROR, "another process has taken over, there will be no more decisions: %s"),
     Link.TAKEN: (logging.ERROR, "the controller refuses the job for good, there will be no decisions: %s"),
 }
+REPLACED = (
+    "another process has taken the job %s over: no decisions until that one has gone; if both are to train, give each"
+    " a job of its own (--job): %s"
+)
 
 
 class Training:
@@ -30,6 +34,7 @@ class Training:
         self._was_on_fallback = False
         self._last_decision: Decision | None = None
         self._published_at: float | None = None  # this iteration's parameters, if it was said
+        self._waits = delays()  # seconds until each of the next attempts to attach
 
     def _now(self) -> float:
         """The time, in seconds on a monotonic clock."""
@@ -78,6 +83,14 @@ class Training:
     def on_fallback(self) -> bool:
         """Whether k is no decision of the controller's: it has not made one yet, or is gone."""
         return self._conversation.on_fallback
+
+    @property
+    def replaced(self) -> bool:
+        """Whether another process has created the same job. This one is on fallback, and attaches once that has gone.
+
+        It looks after about 30 seconds, then less and less often, every four minutes at least.
+        """
+        return self._conversation.link is Link.REPLACED
 
     @property
     def problem(self) -> str | None:
@@ -138,16 +151,27 @@ class Training:
         if not self.on_fallback:
             self._log_fallback()
 
+    def _created(self, response: CreateJobResponse) -> CoordinateRequest | None:
+        """Take in a session; returns the request to repeat, if there is one."""
+        if self.replaced:
+            self._waits = delays()
+            log.info("the process that had taken the job over has gone, attached again", extra=self._extra())
+        return self._conversation.created(response, self._now())
+
     def _failed(self, error: Exception) -> None:
         before, text = self._conversation.link, describe(error)
         refused = self._conversation.failed(self._now(), text, reason_of(error))
-        if self._conversation.link is not before:
-            log.log(*LINK_CHANGES[self._conversation.link], text, extra=self._extra())
+        link = self._conversation.link
+        if link is not before and link is Link.REPLACED:
+            self._waits = look_delays(self._settings.silent_job_seconds)
+            log.warning(REPLACED, self.name, text, extra=self._extra())
+        elif link is not before:
+            log.log(*LINK_CHANGES[link], text, extra=self._extra())
         if refused:
             log.error("a request was refused: %s", text, extra=self._extra())
 
     def _log_fallback(self) -> None:
-        if self.on_fallback and not self._was_on_fallback:
+        if self.on_fallback and not self._was_on_fallback and not self.replaced:
             log.warning("on fallback, k = %s: %s", self.k, self.problem, extra=self._extra())
         elif self._was_on_fallback and not self.on_fallback:
             log.info("decisions of the controller again", extra=self._extra())

@@ -1,8 +1,10 @@
 """Who may talk to a controller: TLS, mTLS and tokens, over real connections with real certificates."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +15,10 @@ import trustme
 from dbw.v1 import controller_pb2 as pb
 from dbw.v1.controller_pb2_grpc import ControllerServiceStub
 from dbw.v1.iteration_pb2 import Membership
+from dbw_controller.client import AsyncDbwClient, DbwClient, TrainingJob
+from dbw_controller.client.training import Training
 from dbw_runtime.channel import Connection
+from tests.ports import lasting_address
 from tests.programs import controller_program
 from tests.reports import create, failure, summary
 from tests.servers import PATIENCE, Controller, controller, wait_until
@@ -248,6 +253,50 @@ def test_tokens_that_are_added_or_removed_count_at_once(server: Controller, ca: 
             names(stub, "Bearer carol-s3cret")
         assert failure(caught.value)[0] is grpc.StatusCode.UNAUTHENTICATED
         names(stub, f"Bearer {TOKENS['alice']}")
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+def test_a_training_survives_that_its_token_is_rotated_on_the_server_first(
+    own: Files, ca: Path, folder: Path, kind: str
+) -> None:
+    tokens, token, address = folder / "rotated", folder / "rotated-client", lasting_address()
+    settings: Any = {"deadline": PATIENCE, "token_file": token, "tls_ca": ca}
+    replace(tokens, b"alice first-s3cret")
+    replace(token, b"first-s3cret")
+    flags = ("--tls-cert", str(own.cert), "--tls-key", str(own.key), "--token-file", str(tokens), "--listen", address)
+
+    def rotate() -> Iterator[Callable[[Training], bool]]:
+        """Step by step; gives what becomes of a training then."""
+        with controller(*flags) as first:
+            yield lambda job: not job.on_fallback
+            first.kill()
+        replace(tokens, b"alice second-s3cret")
+        with controller(*flags):
+            yield lambda job: job.on_fallback and "UNAUTHENTICATED" in (job.problem or "")
+            replace(token, b"second-s3cret")
+            yield lambda job: not job.on_fallback
+
+    def train(job: TrainingJob, becomes: Callable[[Training], bool]) -> bool:
+        job.end_iteration(duration_seconds=0.1)
+        return becomes(job)
+
+    def run() -> None:
+        job = DbwClient(address, **settings).job("rotated", workers=1)
+        for becomes in rotate():
+            wait_until(partial(train, job, becomes))
+        job.close()
+
+    async def run_asyncio() -> None:
+        job = AsyncDbwClient(address, **settings).job("rotated", workers=1)
+        await job.open()
+        for becomes in rotate():
+            async with asyncio.timeout(PATIENCE):
+                while not becomes(job):
+                    await job.end_iteration(duration_seconds=0.1)
+                    await asyncio.sleep(0.01)
+        await job.close()
+
+    asyncio.run(run_asyncio()) if kind == "asyncio" else run()
 
 
 def test_a_token_file_that_makes_no_sense_or_is_gone_leaves_the_old_tokens_in_use_and_is_complained_of_once(

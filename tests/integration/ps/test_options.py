@@ -44,7 +44,8 @@ MODEL = "--model tests.models:tiny"
             (f"{MODEL} --clip-norm={norm}", r"--clip-norm is .*; it must be finite and more than 0")
             for norm in ("0", "-1", "nan", "inf")
         ],
-        (f"{MODEL} --controller nowhere", r"the controller cannot be used: .*must be HOST:PORT"),
+        (f"{MODEL} --controller 127.0.0.1:1", r"--job is needed with .* as --job tests-models-tiny-alice"),
+        (f"{MODEL} --job a --controller nowhere", r"the controller cannot be used: .*must be HOST:PORT"),
         (f"{MODEL} --sync-mode async", r"--sync-mode is 'async'; it must be one of push-wait, push-interrupt, pull"),
         (f"{MODEL} --listen 0.0.0.0:0", r"other machines can reach 0\.0\.0\.0:0"),
         (f"{MODEL} --min-workers 9 --max-workers 8", r"--min-workers is 9; it must be between 1 and 8"),

@@ -38,7 +38,7 @@ def learnt(iterations: int) -> bytes:
 class Job:
     """A decider that holds a state."""
 
-    k, deadline_seconds = 1, None
+    k, deadline_seconds, replaced = 1, None, False
 
     def __init__(self, state: bytes | None, source: Source = Source.CONTROLLER) -> None:
         self.state, self.source = state, source
