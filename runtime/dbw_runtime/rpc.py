@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dbw_runtime.failure import StatusError, invalid_value, limit_reached, not_ready
 from dbw_runtime.security import Authenticator
+from dbw_runtime.wire_scan import require_few_fields
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -203,7 +204,8 @@ def _handler(
 
 
 def parsed(kind: type[MessageType], data: bytes) -> MessageType:
-    """The message that bytes hold; refuses others."""
+    """The message that bytes hold; refuses others, and those that would become very many objects."""
+    require_few_fields(kind, data)
     try:
         return kind.FromString(data)
     except DecodeError as error:
