@@ -168,7 +168,7 @@ class ServedJob:
         """Count a report that was applied, and keep it for a diagnosis."""
         if by_worker:
             for arrivals in report.arrivals:
-                self.statistics.arrived(arrivals)
+                self.statistics.arrived(arrivals, self.job.membership.live_workers)
         self.recent.add(report, outcome.before, outcome.decision, self.job.membership)
         if report.summary is not None and outcome.decision is not None and outcome.is_new:
             decided = outcome.before if outcome.before.iteration == report.summary.iteration else None

@@ -133,10 +133,11 @@ class ControllerService:
                 if request.job != served.name:
                     raise InvalidValueError("job", request.job, f"{served.name!r}, as in the stream's first request")
                 decision = await self._accept_report(served, request)
-                served.streams[call] = request.session
+                served.streams[call] = session = request.session
+                request = None  # it may be large, and the next one may not come for long
                 if decision is not None:
                     await call.write(pb.CoordinateResponse(decision=decision))
-                served.require_session(request.session)  # which may have ended before the stream was seen to wait
+                served.require_session(session)  # which may have ended before the stream was seen to wait
                 request = await call.read(pb.CoordinateRequest)
         finally:
             served.stream_ended(call)

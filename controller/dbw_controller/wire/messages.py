@@ -1,5 +1,6 @@
 """Between the messages of the contract and what the controller works with, in both directions."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -105,11 +106,12 @@ def _arrivals_from(batches: Iterable[iteration_pb2.Arrivals]) -> list[Arrivals]:
     try:
         for message in batches:
             seconds: Any = message.seconds  # which becomes an array
-            arrivals.append(Arrivals(message.iteration, seconds, message.preceding, message.workers or None))
+            workers = array("I", message.workers) or None  # a column of the message would keep all of the request
+            arrivals.append(Arrivals(message.iteration, seconds, message.preceding, workers))
     except InvalidValueError as error:
         field = error.field.replace("arrivals", f"arrivals[{len(arrivals)}]", 1)
         raise InvalidValueError(field, error.value, error.rule) from None
-    return arrivals
+    return [batch for batch in arrivals if batch.seconds.size]  # others say nothing, and would be kept
 
 
 def membership_from(message: iteration_pb2.Membership) -> Membership:
