@@ -22,6 +22,7 @@ K = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
 Name = Annotated[str, Meta(max_length=1024)]
 # Numbers of workers; those of workers that never reported one are negative.
 Workers = Annotated[list[Annotated[int, Meta(ge=-MAX_WORKERS, le=2**32)]], Meta(max_length=MAX_WORKERS)]
+FEW = 100
 
 
 def encode(state: object) -> bytes:
@@ -35,6 +36,16 @@ def decode(data: bytes | Raw, kind: type[T]) -> T:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise StateDamagedError(str(error)) from error
+
+
+def decode_reals(data: Raw) -> list[float]:
+    """The list of numbers that bytes hold, which is written with nine bytes for each.
+
+    Shorter ones, integers of a single byte for example, would take far more memory than was sent. A few may be.
+    """
+    kind: Any = Annotated[list[Real], Meta(max_length=max(memoryview(data).nbytes // 9, FEW))]
+    numbers: list[float] = decode(data, kind)
+    return numbers
 
 
 def pack(column: Any) -> bytes:  # noqa: ANN401 (an array of any numbers)

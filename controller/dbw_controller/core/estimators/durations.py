@@ -21,7 +21,7 @@ from dbw_controller.core.estimators.grid import (
     sampled_rows,
     set_row_samples,
 )
-from dbw_controller.core.kernels import Array, Column, column, direct, reals
+from dbw_controller.core.kernels import COMPILED, Array, Column, column, direct, reals
 from dbw_controller.core.reports import MAX_SECONDS, MAX_WORKERS
 from dbw_controller.core.state import K, Real, pack, unpack
 
@@ -29,6 +29,8 @@ from dbw_controller.core.state import K, Real, pack, unpack
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
 # sampled once remains so.
 LARGEST_EXPONENT = 200
+# What a cell of a grid takes; without numba a pointer in each of 13 lists.
+CELL_BYTES = 64 if COMPILED else 104
 
 
 class UnsampledDuration(Enum):
@@ -109,6 +111,13 @@ class DurationEstimator:
     def workers(self) -> int:
         """The largest h and i that there is room for."""
         return self._grid.size
+
+    def memory_bytes(self, workers: int) -> int:
+        """How much all samples would take, if there were room for this many workers."""
+        size = max(workers, self.workers)
+        # A row takes memory once it has samples. Python's lists do from the beginning.
+        rows = np.count_nonzero(self._grid.extent) if COMPILED else size
+        return int(rows) * size * CELL_BYTES
 
     def grow(self, workers: int) -> None:
         """Make room for more workers. What was learnt stays."""
