@@ -54,7 +54,9 @@ def pack(column: Any) -> bytes:  # noqa: ANN401 (an array of any numbers)
     return data
 
 
-def unpack(data: bytes, count: int | None = None, least: float | None = None, most: float | None = None) -> Array:
+def unpack(
+    data: bytes | memoryview, count: int | None = None, least: float | None = None, most: float | None = None
+) -> Array:
     """The column that bytes hold; ValueError if it has another length, or numbers outside the bounds."""
     column = np.frombuffer(data, "<f8").astype(float)
     if count is not None and len(column) != count:

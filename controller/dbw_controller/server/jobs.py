@@ -19,10 +19,11 @@ from dbw_controller.core.errors import (
     damaged_state,
 )
 from dbw_controller.core.estimators.durations import Solver
-from dbw_controller.core.job import Job
+from dbw_controller.core.job import Job, new_job_bytes
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server.job_messages import job_message
+from dbw_controller.server.quotas import DEFAULT_LIMITS, JobLimits, Quotas
 from dbw_controller.server.saver import Disk, unless_cancelled
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
@@ -47,7 +48,9 @@ class Jobs:
         solver: Solver = Solver.EXACT,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        limits: JobLimits = DEFAULT_LIMITS,
     ) -> None:
+        self.quotas = Quotas(limits)
         self._jobs: dict[str, ServedJob] = {}
         self._max_jobs, self._solver, self._wall_clock = max_jobs, solver, wall_clock
         self.disk = Disk(store, save_iterations, clock)
@@ -71,6 +74,7 @@ class Jobs:
             store.set_aside(name, error)
         else:
             self._jobs[name] = served
+            self.quotas.add(served)  # whatever they allow now: it was there before
             log.info("restored", extra={"job": name, "learnt_iterations": served.job.learnt_iterations})
 
     def all(self) -> list[ServedJob]:
@@ -96,9 +100,11 @@ class Jobs:
             raise LimitReachedError(
                 "max_jobs", f"there are {self._max_jobs} jobs already; delete one, or see --max-jobs"
             )
+        self.quotas.require_job(identity, new_job_bytes(membership.live_workers))
         job = Job(spec, membership, iteration, self._solver)
         served = ServedJob(name, identity, job, self.disk, self._wall_clock)
         self._jobs[name] = served
+        self.quotas.add(served)
         log.info("created", extra={"job": name, "owner": identity, "live_workers": membership.live_workers})
         return served
 
@@ -113,6 +119,7 @@ class Jobs:
 
     async def _delete(self, served: ServedJob, why: str, session: str | None, silent_seconds: float) -> None:
         await served.delete(session, silent_seconds)
+        self.quotas.remove(served)
         if self._jobs.get(served.name) is served:  # and not one that was created meanwhile
             del self._jobs[served.name]
             log.info(why, extra={"job": served.name, "learnt_iterations": served.job.learnt_iterations})

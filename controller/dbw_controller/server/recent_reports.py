@@ -15,6 +15,7 @@ SUFFICIENT_ITERATIONS = LATE_ITERATIONS + MIN_ITERATIONS
 # How much is kept. A report counts once for each batch of arrivals. The last is the number of arrivals for each worker;
 # numbers of workers in a membership take as much room.
 MAX_ITERATIONS, MAX_REPORTS, MAX_ARRIVALS_A_WORKER = 128, 4096, 256
+BATCH_BYTES, ROW_BYTES = 800, 16  # roughly, with the report's summary
 
 
 class AppliedReport(NamedTuple):
@@ -37,6 +38,11 @@ class RecentReports:
 
     def __len__(self) -> int:
         return len(self._reports)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What they take, roughly."""
+        return self._batches * BATCH_BYTES + self._rows * ROW_BYTES
 
     def add(self, report: Report, before: Decision, answer: Decision | None, membership: Membership) -> None:
         """Keep a report, and drop the oldest ones if there are too many or they are too old."""

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Annotated, Self, TypeVar
 
@@ -22,6 +23,7 @@ from dbw_controller.server.watchers import Watcher
 from dbw_runtime.rpc import Call
 
 T = TypeVar("T")
+NO_ROOM_NEEDED = nullcontext()
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 MAX_SECONDS_IN_LOOP = 0.002
 # A time of the wall clock that a protobuf Timestamp can hold, until the year 9999.
@@ -63,6 +65,7 @@ class ServedJob:
         self.statistics, self.recent = Statistics(), RecentReports()
         self.watchers: set[Watcher] = set()
         self.ended = False  # deleted
+        self.charged_bytes = 0  # see Quotas
         self.streams: dict[Call, str] = {}  # and the session of each
         self.saver = Saver(name, disk, self._state)
         self._clock, self._wall_clock = disk.clock, wall_clock
@@ -71,6 +74,11 @@ class ServedJob:
         self._lock = asyncio.Lock()
         self._nonce, self._sessions = secrets.token_hex(8), 0
         self._session: str | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the job takes, roughly."""
+        return self.job.memory_bytes() + self.recent.memory_bytes
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
@@ -92,11 +100,16 @@ class ServedJob:
         return not (self._slow or self._lock.locked())
 
     async def run(
-        self, function: Callable[[], T], then: Callable[[T], object] | None = None, in_thread: bool = False
+        self,
+        function: Callable[[], T],
+        then: Callable[[T], object] | None = None,
+        in_thread: bool = False,
+        room: AbstractContextManager[object] = NO_ROOM_NEEDED,
     ) -> T:
         """Do something with the job, one thing at a time; in a thread where that may take long.
 
-        `then` is called in the event loop with the result, even if the caller has gone away meanwhile.
+        `then` is called in the event loop with the result, even if the caller has gone away meanwhile. One that goes
+        away before its turn is forgotten. `room` is entered while a thread works.
         """
         if self.is_free and not in_thread:
             result = function()
@@ -104,15 +117,19 @@ class ServedJob:
                 then(result)
             return result
 
-        async def alone() -> T:
-            async with self._lock:
-                result = await asyncio.to_thread(function)
-                if then is not None:
-                    then(result)
+        async def work() -> T:
+            try:
+                with room:
+                    result = await asyncio.to_thread(function)
+                    if then is not None:
+                        then(result)
                 return result
+            finally:
+                self._lock.release()
 
+        await self._lock.acquire()
         # A caller that goes away must not leave the job to the next one while a thread still works on it.
-        return await asyncio.shield(asyncio.ensure_future(alone()))
+        return await asyncio.shield(asyncio.ensure_future(work()))
 
     def attach(self, membership: Membership, iteration: int | None) -> str:
         """Begin a session of a parameter server that starts or restarts, while nobody else uses the job."""

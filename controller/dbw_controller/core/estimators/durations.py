@@ -84,6 +84,11 @@ class DurationsState(Struct, frozen=True):
     means: bytes
 
 
+def empty_bytes(workers: int) -> int:
+    """What an estimator without samples takes: rows take memory once they have some, but Python's lists do at once."""
+    return 0 if COMPILED else workers * workers * CELL_BYTES
+
+
 class DurationEstimator:
     """Estimates durations from samples t_{h,i}: when the i-th gradient came, after h had been waited for before.
 
@@ -115,9 +120,7 @@ class DurationEstimator:
     def memory_bytes(self, workers: int) -> int:
         """How much all samples would take, if there were room for this many workers."""
         size = max(workers, self.workers)
-        # A row takes memory once it has samples. Python's lists do from the beginning.
-        rows = np.count_nonzero(self._grid.extent) if COMPILED else size
-        return int(rows) * size * CELL_BYTES
+        return int(np.count_nonzero(self._grid.extent)) * size * CELL_BYTES if COMPILED else empty_bytes(size)
 
     def grow(self, workers: int) -> None:
         """Make room for more workers. What was learnt stays."""
@@ -200,12 +203,14 @@ class DurationEstimator:
         rows, workers = state.rows, state.workers
         if rows != sorted(set(rows)) or any(row > workers for row in rows):
             raise ValueError(f"rows of durations are not in order, or not of {workers} workers")
-        weights = unpack(state.weights, len(rows) * workers, 0, 2.0 ** (LARGEST_EXPONENT + 60))
-        means = unpack(state.means, len(rows) * workers, 0, MAX_SECONDS)
+        if not len(state.weights) == len(state.means) == len(rows) * workers * 8:
+            raise ValueError(f"samples of durations are not of {len(rows)} rows of {workers}")
         grid = empty_grid(max(workers, self.workers))
-        for i, row in enumerate(rows):
-            cells = slice(i * workers, (i + 1) * workers)
-            set_row_samples(grid, row - 1, weights[cells], means[cells])
+        for i, row in enumerate(rows):  # one after the other: all of them may be large
+            cells = slice(i * workers * 8, (i + 1) * workers * 8)
+            weights = unpack(memoryview(state.weights)[cells], workers, 0, 2.0 ** (LARGEST_EXPONENT + 60))
+            means = unpack(memoryview(state.means)[cells], workers, 0, MAX_SECONDS)
+            set_row_samples(grid, row - 1, weights, means)
         self._grid, self._estimate = grid, None
         self._since, self._exponent_then = time, state.exponent
 

@@ -126,6 +126,11 @@ class GainEstimator:
         self._learning_rate: float | None = None
         self.skipped: Counter[Skipped] = Counter()  # iterations that did not contribute, by cause; not in snapshots
 
+    @property
+    def estimates(self) -> int:
+        """How many estimates there are, in all averages."""
+        return len(self._variances) + len(self._squared_norms) + len(self._smoothnesses)
+
     def observe(self, summary: IterationSummary) -> None:
         """Learn from an iteration. What it does not tell, or tells in numbers that make no sense, is left out."""
         step = self._step(summary)
