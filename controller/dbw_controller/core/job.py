@@ -34,8 +34,8 @@ from dbw_controller.core.validation import integer
 
 # After this many iterations some late worker should have reported.
 LATE_ITERATIONS = 100
-# What a job takes beside the samples of durations, as measured with DBW+: decisions with columns of estimates, and what is known of
-# each worker and of past iterations.
+# What a job takes beside the samples of durations, as measured with DBW+: decisions with columns of estimates, and what
+# is known of each worker and of past iterations.
 JOB_BYTES, WORKER_BYTES, ESTIMATE_BYTES = 256 * 2**10, 10 * 2**10, 32
 
 

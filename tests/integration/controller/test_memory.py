@@ -126,7 +126,7 @@ def test_what_nobody_knows_is_not_kept_for_slow_watchers(watched: Watched) -> No
 def test_memberships_are_not_kept_without_end(watched: Watched) -> None:
     workers = 2000
     session = create(watched.stub, "job", workers=workers)
-    for first in range(500):
+    for first in range(1500):
         members = Membership(live_workers=workers, workers=range(2**28 + first, 2**28 + first + workers))
         watched.send(watched.stub.Report, pb.ReportRequest(job="job", session=session, membership=members))
     assert watched.growth < 2 * watched.sent + SLACK

@@ -3,6 +3,7 @@
 import gc
 from typing import Any
 
+import pytest
 from google.protobuf.message import Message
 
 from dbw.v1 import controller_pb2 as pb
@@ -35,12 +36,14 @@ def parts_of_messages(value: object) -> list[object]:
     return found
 
 
-def test_a_report_refers_to_nothing_of_its_request() -> None:
-    batch = Arrivals(iteration=0, seconds=[1.0, 2.0], workers=[4, 7])
-    members = Membership(live_workers=2, workers=[4, 7])
+@pytest.mark.parametrize("count", [2, 1000])
+def test_a_report_refers_to_nothing_of_its_request(count: int) -> None:
+    workers = [4, *range(2**32 - count + 1, 2**32)]
+    batch = Arrivals(iteration=0, seconds=[1.0] * count, workers=workers)
+    members = Membership(live_workers=count, workers=workers)
     request = pb.CoordinateRequest(job="a", arrivals=[batch], summary=summary(0), membership=members)
     report = report_from(request)
-    assert list(report.arrivals[0].workers or ()) == [4, 7]
+    assert list(report.arrivals[0].workers or ()) == workers
     assert parts_of_messages(report) == []
     assert parts_of_messages([report, request.arrivals]), "they would be found"
 
