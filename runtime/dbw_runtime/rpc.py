@@ -19,6 +19,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from dbw_runtime.failure import StatusError, invalid_value
 from dbw_runtime.gate import Gate
+from dbw_runtime.wire_scan import require_few_fields
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -165,8 +166,11 @@ def _handler(
         call = None
         try:
             call = Call(context, gate)
-            arguments = [call] if method.client_streaming else [await call.only_request(request_type), call]
-            response: Message | None = await function(*arguments)
+            if method.client_streaming:
+                answering = function(call)
+            else:
+                answering = function(await call.only_request(request_type), call)  # which may let go of the request
+            response: Message | None = await answering
         except asyncio.CancelledError:
             if call is None or call.ended_by is None:
                 raise  # the client has gone
@@ -191,7 +195,8 @@ def _handler(
 
 
 def parsed(kind: type[MessageType], data: bytes) -> MessageType:
-    """The message that bytes hold; refuses others."""
+    """The message that bytes hold; refuses others, and those that would become very many objects."""
+    require_few_fields(kind, data)
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -17,6 +17,8 @@ from dbw_controller.core.state import Count, K, Real
 REMEMBERED_ITERATIONS = 1024
 # How many entries may come before those that are too far away are looked for. All are in every snapshot.
 FORGET_EVERY = 128
+# Runs of arrivals that may wait for their h, and what each takes beside its times.
+MAX_WAITING_RUNS, RUN_BYTES = 4096, 200
 
 
 class Sample(NamedTuple):
@@ -74,6 +76,13 @@ class ArrivalLog:
         self.ended_without_late = 0  # iterations that did not wait for all workers, since any worker was late
         self.late_arrivals = 0  # arrivals that were not waited for, since this log was made
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What arrivals take whose h is not known yet, roughly."""
+        if not self._waiting:
+            return 0
+        return sum(RUN_BYTES + times.nbytes for runs in self._waiting.values() for _, times in runs)
+
     def begin(self, iteration: int) -> None:
         """Go to an iteration, with no knowledge of what was waited for before it."""
         self._entries = {i: entry for i, entry in self._entries.items() if i < iteration}
@@ -107,9 +116,13 @@ class ArrivalLog:
             self._notice_late(entry.k, entry.ranks ^ before)
         if entry.previous_k is not None:
             return [Sample(arrivals.iteration, entry.previous_k, *new) for new in fresh]
-        if arrivals.iteration >= self._next:  # its summary may still tell
-            self._waiting.setdefault(arrivals.iteration, []).extend(fresh)
+        if arrivals.iteration >= self._next and self._has_room(len(fresh)):  # its summary may still tell
+            copies = [(first, times.copy()) for first, times in fresh]  # without the rest of what was reported
+            self._waiting.setdefault(arrivals.iteration, []).extend(copies)
         return []
+
+    def _has_room(self, runs: int) -> bool:
+        return sum(map(len, self._waiting.values())) + runs <= MAX_WAITING_RUNS
 
     def end(self, iteration: int, k: int, live_workers: int) -> list[Sample]:
         """Take note of an iteration's end; returns the samples that have waited for its k."""

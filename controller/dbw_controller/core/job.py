@@ -15,7 +15,7 @@ from msgspec import Raw
 from dbw_controller.core.arrival_log import ArrivalLog, Sample
 from dbw_controller.core.decision import Decision, Estimates
 from dbw_controller.core.errors import DecisionNotFoundError, StaleIterationError, damaged_state
-from dbw_controller.core.estimators.durations import DurationEstimator, Solver
+from dbw_controller.core.estimators.durations import DurationEstimator, Solver, empty_bytes
 from dbw_controller.core.estimators.gain import GainEstimator
 from dbw_controller.core.job_state import (
     REMEMBERED_DECISIONS,
@@ -34,6 +34,14 @@ from dbw_controller.core.validation import integer
 
 # After this many iterations some late worker should have reported.
 LATE_ITERATIONS = 100
+# What a job takes beside the samples of durations, as measured with DBW+: decisions with columns of estimates, and what
+# is known of each worker and of past iterations.
+JOB_BYTES, WORKER_BYTES, ESTIMATE_BYTES = 256 * 2**10, 10 * 2**10, 32
+
+
+def new_job_bytes(workers: int) -> int:
+    """How much memory a job of this many workers takes before it has samples, roughly."""
+    return JOB_BYTES + workers * WORKER_BYTES + empty_bytes(workers)
 
 
 class Job:
@@ -73,6 +81,12 @@ class Job:
     def late_arrivals(self) -> int:
         """How many reported arrivals were not waited for, since this object was made."""
         return self._log.late_arrivals
+
+    def memory_bytes(self, live_workers: int = 0) -> int:
+        """How much memory the job takes, roughly, or would take with this many live workers. It is quick to say."""
+        workers = max(live_workers, self.durations.workers)
+        learnt = self.gain.estimates * ESTIMATE_BYTES + self._log.waiting_bytes
+        return JOB_BYTES + workers * WORKER_BYTES + self.durations.memory_bytes(workers) + learnt
 
     def decision(self, iteration: int | None = None) -> Decision:
         """The newest decision, or a remembered one."""

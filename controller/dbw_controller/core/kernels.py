@@ -8,6 +8,7 @@ change here, the cache has to be deleted.
 """
 
 import importlib
+import mmap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 Column = Any  # an array or a list: kernels index both in the same way
+HUGE_PAGE = 2 * 2**20
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 try:
@@ -58,15 +60,26 @@ def direct(kernel: Kernel, *examples: object) -> Kernel:
 
 
 def reals(count: int) -> Column:
-    """A column of zeros."""
-    return np.zeros(count) if COMPILED else [0.0] * count
+    """A column of zeros, which takes memory only where something is written."""
+    return _zeros(count, np.float64) if COMPILED else [0.0] * count
 
 
 def integers(count: int, value: int = 0) -> Column:
     """A column of equal integers."""
     if not COMPILED:
         return [value] * count
-    return np.full(count, value, np.int32) if value else np.zeros(count, np.int32)
+    return np.full(count, value, np.int32) if value else _zeros(count, np.int32)
+
+
+def _zeros(count: int, kind: Any) -> Column:  # noqa: ANN401 (a type of numbers)
+    size = count * np.dtype(kind).itemsize
+    if size < HUGE_PAGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(count, kind)
+    # NumPy asks for huge pages, of which a single number takes a whole one: a large job's few sampled rows, far apart
+    # in a dozen columns, would take gigabytes.
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, kind)
 
 
 def column(array: Array) -> Column:

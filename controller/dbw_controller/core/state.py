@@ -22,6 +22,7 @@ K = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
 Name = Annotated[str, Meta(max_length=1024)]
 # Numbers of workers; those of workers that never reported one are negative.
 Workers = Annotated[list[Annotated[int, Meta(ge=-MAX_WORKERS, le=2**32)]], Meta(max_length=MAX_WORKERS)]
+FEW = 100
 
 
 def encode(state: object) -> bytes:
@@ -37,13 +38,25 @@ def decode(data: bytes | Raw, kind: type[T]) -> T:
         raise StateDamagedError(str(error)) from error
 
 
+def decode_reals(data: Raw) -> list[float]:
+    """The list of numbers that bytes hold, which is written with nine bytes for each.
+
+    Shorter ones, integers of a single byte for example, would take far more memory than was sent. A few may be.
+    """
+    kind: Any = Annotated[list[Real], Meta(max_length=max(memoryview(data).nbytes // 9, FEW))]
+    numbers: list[float] = decode(data, kind)
+    return numbers
+
+
 def pack(column: Any) -> bytes:  # noqa: ANN401 (an array of any numbers)
     """A column of numbers as bytes."""
     data: bytes = column.astype("<f8").tobytes()
     return data
 
 
-def unpack(data: bytes, count: int | None = None, least: float | None = None, most: float | None = None) -> Array:
+def unpack(
+    data: bytes | memoryview, count: int | None = None, least: float | None = None, most: float | None = None
+) -> Array:
     """The column that bytes hold; ValueError if it has another length, or numbers outside the bounds."""
     column = np.frombuffer(data, "<f8").astype(float)
     if count is not None and len(column) != count:

@@ -1,5 +1,6 @@
 """`dbw controller`: serve a controller."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Literal
 
 import grpc
 
+from dbw_controller.contract import PIECE_BYTES
 from dbw_controller.core.errors import InvalidValueError, JobError
 from dbw_controller.core.estimators.durations import Solver
 from dbw_controller.core.estimators.reference import require_cvxpy
@@ -15,6 +17,7 @@ from dbw_controller.core.reports import MAX_WORKERS
 from dbw_controller.named_policies import load_installed_policies, load_policy, policy_from
 from dbw_controller.server.jobs import Jobs
 from dbw_controller.server.metrics import registry_of
+from dbw_controller.server.quotas import DEFAULT_LIMITS, JobLimits
 from dbw_controller.server.service import ControllerService, Limits
 from dbw_controller.server.store import SnapshotStore
 from dbw_runtime.configuration import UsageError, WrongValueError, option, run_program
@@ -22,6 +25,8 @@ from dbw_runtime.durable import FolderError
 from dbw_runtime.logs import begin_log
 from dbw_runtime.server import ServerOptions, run, serving
 
+# After this time a thread that computes lets the event loop go on, where decisions are made. Python's default is 5 ms.
+SWITCH_SECONDS = 0.0005
 DESCRIPTION = """Serve a controller: it tells parameter servers, over gRPC, how many gradients to wait for in every
 iteration. Options come from flags, then environment variables, then the TOML file of --config."""
 
@@ -40,7 +45,15 @@ class ControllerOptions(ServerOptions):
     default_policy: str = option(DEFAULT, "the policy of jobs that do not name one, such as dbw or static:8")
     solver: Literal["exact", "cvxpy"] = option("exact", "what solves for durations; cvxpy is slow, for comparison")
     worker_metrics: bool = option(False, "export a series for every worker of every job")
+    max_message_bytes: int = option(PIECE_BYTES + 2**16, "the largest message to take in: a piece of a state, and some")
     max_jobs: int = option(1000, "how many jobs there may be")
+    max_identity_jobs: int = option(
+        DEFAULT_LIMITS.identity_jobs, "how many of them one identity may have, if it has one"
+    )
+    max_identity_bytes: int = option(
+        DEFAULT_LIMITS.identity_bytes, "memory that the jobs of one identity may take, roughly"
+    )
+    max_total_bytes: int = option(DEFAULT_LIMITS.total_bytes, "memory that all jobs may take, roughly")
     max_workers: int = option(min(MAX_WORKERS, 4096), "how many workers a job may have; it needs memory for all pairs")
     max_state_bytes: int = option(256 * 2**20, "the largest state that may be imported")
     silent_days: float = option(7.0, "days after which a job is deleted that nobody reports for; 0: never")
@@ -50,6 +63,9 @@ class ControllerOptions(ServerOptions):
         super().__post_init__()
         self.require_between("save_iterations", 1, 2**31)
         self.require_between("max_jobs", 1, 2**31)
+        self.require_between("max_identity_jobs", 1, 2**31)
+        self.require_between("max_identity_bytes", 1, 2**50)
+        self.require_between("max_total_bytes", 1, 2**50)
         self.require_between("max_workers", 1, MAX_WORKERS)
         self.require_between("max_state_bytes", 1, 2**40)
         self.require_between("silent_days", 0, 36_500)
@@ -76,7 +92,9 @@ def serve(options: ControllerOptions, others: Sequence[grpc.GenericRpcHandler] =
         except JobError as error:
             raise UsageError(str(error)) from error
     store = None if options.state_dir is None else SnapshotStore(options.state_dir)
-    jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver))
+    job_limits = JobLimits(options.max_identity_jobs, options.max_identity_bytes, options.max_total_bytes)
+    jobs = Jobs(store, options.max_jobs, options.save_iterations, Solver(options.solver), limits=job_limits)
+    sys.setswitchinterval(SWITCH_SECONDS)
     limits = Limits(options.max_workers, options.max_state_bytes, options.silent_days * 86_400)
     service = ControllerService(jobs, limits, policy_from(options.default_policy), options.worker_metrics)
     run(serving("controller", options, service, registry_of(jobs, options.worker_metrics), others))

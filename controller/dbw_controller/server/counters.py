@@ -9,11 +9,13 @@ import numpy as np
 
 from dbw_controller.core.decision import Decision
 from dbw_controller.core.reasons import Reason
-from dbw_controller.core.reports import MAX_WORKERS, Arrivals, IterationSummary
+from dbw_controller.core.reports import Arrivals, IterationSummary
 
 # Iterations take from milliseconds to minutes, decisions from microseconds to, with cvxpy, seconds.
 ITERATION_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0)
 DECISION_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+# Workers that have gone keep their series until others need the room: numbers are never used again.
+SERIES_A_WORKER = 2
 
 
 class Histogram:
@@ -72,10 +74,13 @@ class Statistics:
         if decision.reason is Reason.NOT_ENOUGH_DATA:
             self.fallbacks["not_enough_data"] += 1
 
-    def arrived(self, arrivals: Arrivals) -> None:
-        """Count arrivals by worker."""
-        if arrivals.workers is not None:
-            for worker, seconds in zip(arrivals.workers, arrivals.seconds.tolist(), strict=True):
-                if worker in self.worker_arrivals or len(self.worker_arrivals) < MAX_WORKERS:
-                    self.worker_arrivals[worker] += 1
-                    self.worker_seconds[worker] += seconds
+    def arrived(self, arrivals: Arrivals, live_workers: int) -> None:
+        """Count arrivals by worker: of those that were heard of last, twice as many as are alive."""
+        if arrivals.workers is None:
+            return
+        for worker, seconds in zip(arrivals.workers, arrivals.seconds.tolist(), strict=True):
+            self.worker_arrivals[worker] = self.worker_arrivals.pop(worker, 0) + 1  # it is the last one now
+            self.worker_seconds[worker] += seconds
+        while len(self.worker_arrivals) > SERIES_A_WORKER * max(live_workers, 1):
+            oldest = next(iter(self.worker_arrivals))
+            del self.worker_arrivals[oldest], self.worker_seconds[oldest]

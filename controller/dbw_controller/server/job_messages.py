@@ -26,8 +26,11 @@ def job_message(served: ServedJob, include_estimates: bool = False) -> Job:
 
 
 def watch_message(served: ServedJob, summary: IterationSummary, include_estimates: bool) -> WatchJobResponse:
-    """A job whose iteration has ended."""
-    return WatchJobResponse(job=job_message(served, include_estimates), summary=summary)
+    """A job whose iteration has ended. Fields of the summary that nobody knows are left out: they may be large."""
+    known = IterationSummary()
+    known.CopyFrom(summary)
+    known.DiscardUnknownFields()
+    return WatchJobResponse(job=job_message(served, include_estimates), summary=known)
 
 
 def _timestamp(seconds: float) -> Timestamp:

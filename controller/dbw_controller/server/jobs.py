@@ -19,10 +19,11 @@ from dbw_controller.core.errors import (
     damaged_state,
 )
 from dbw_controller.core.estimators.durations import Solver
-from dbw_controller.core.job import Job
+from dbw_controller.core.job import Job, new_job_bytes
 from dbw_controller.core.reports import Membership
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server.job_messages import job_message
+from dbw_controller.server.quotas import DEFAULT_LIMITS, JobLimits, Quotas
 from dbw_controller.server.saver import Disk, unless_cancelled
 from dbw_controller.server.served_job import ServedJob
 from dbw_controller.server.store import SnapshotStore
@@ -48,7 +49,9 @@ class Jobs:
         solver: Solver = Solver.EXACT,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        limits: JobLimits = DEFAULT_LIMITS,
     ) -> None:
+        self.quotas = Quotas(limits)
         self._jobs: dict[str, ServedJob] = {}
         self._max_jobs, self._solver, self._wall_clock = max_jobs, solver, wall_clock
         self.disk = Disk(store, save_iterations, clock)
@@ -72,6 +75,7 @@ class Jobs:
             store.set_aside(name, error)
         else:
             self._jobs[name] = served
+            self.quotas.add(served)  # whatever they allow now: it was there before
             log.info("restored", extra={"job": name, "learnt_iterations": served.job.learnt_iterations})
 
     def all(self) -> list[ServedJob]:
@@ -85,7 +89,10 @@ class Jobs:
         """
         served = self._there(name)
         if served is not None and served.belongs_to(caller):
-            served.claim(caller)
+            if served.owner != caller.identity:
+                self.quotas.remove(served)
+                served.claim(caller)
+                self.quotas.add(served)
             return served
         if served is not None and for_admins and caller.is_admin:
             return served
@@ -110,9 +117,11 @@ class Jobs:
         if len(self._jobs) >= self._max_jobs:
             text = f"the controller takes no more than {self._max_jobs} jobs; delete one of yours, or see --max-jobs"
             raise LimitReachedError("max_jobs", text)
+        self.quotas.require_job(identity, new_job_bytes(membership.live_workers))
         job = Job(spec, membership, iteration, self._solver)
         served = ServedJob(name, identity, job, self.disk, self._wall_clock)
         self._jobs[name] = served
+        self.quotas.add(served)
         log.info("created", extra={"job": name, "owner": identity, "live_workers": membership.live_workers})
         return served
 
@@ -127,6 +136,7 @@ class Jobs:
 
     async def _delete(self, served: ServedJob, why: str, session: str | None, silent_seconds: float) -> None:
         await served.delete(session, silent_seconds)
+        self.quotas.remove(served)
         if self._jobs.get(served.name) is served:  # and not one that was created meanwhile
             del self._jobs[served.name]
             log.info(why, extra={"job": served.name, "learnt_iterations": served.job.learnt_iterations})

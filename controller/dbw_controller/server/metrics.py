@@ -141,7 +141,7 @@ def _arrivals_by_worker(jobs: Iterable[ServedJob]) -> Metric:
     arrivals = SummaryMetricFamily("dbw_worker_arrival_seconds", text, labels=[LABEL, "worker"])
     for served in jobs:
         for worker, count in served.statistics.worker_arrivals.copy().items():
-            arrivals.add_metric([served.name, str(worker)], count, served.statistics.worker_seconds[worker])
+            arrivals.add_metric([served.name, str(worker)], count, served.statistics.worker_seconds.get(worker, 0.0))
     return arrivals
 
 

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from hmac import compare_digest
 from typing import Annotated, Self, TypeVar
@@ -27,6 +28,7 @@ from dbw_runtime.rpc import Call
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+NO_ROOM_NEEDED = nullcontext()
 # A job whose last decision took longer than this goes to a thread, so that others need not wait for it.
 MAX_SECONDS_IN_LOOP = 0.002
 # How many sessions of a job are remembered after they were replaced, so that their processes learn that.
@@ -78,6 +80,7 @@ class ServedJob:
         self.statistics, self.recent = Statistics(), RecentReports()
         self.watchers: set[Watcher] = set()
         self.ended = False  # deleted
+        self.charged_bytes = 0  # see Quotas
         self.streams: dict[Call, str] = {}  # and the session of each
         self.saver = Saver(name, disk, self._state)
         self._clock, self._wall_clock = disk.clock, wall_clock
@@ -94,12 +97,15 @@ class ServedJob:
 
     def claim(self, caller: Caller) -> None:
         """Have the job of an earlier version belong to the typed identity of its owner from now on."""
-        if self.owner == caller.identity:
-            return
         about = {"job": self.name, "old_owner": self.owner, "owner": caller.identity}
         log.warning("its owner, as an earlier version named it, has another name from now on", extra=about)
         self.owner, self._is_owner_exact = caller.identity, True
         self.saver.changed(0)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the job takes, roughly."""
+        return self.job.memory_bytes() + self.recent.memory_bytes
 
     def begin_session(self) -> str:
         """Begin a session, and end the one before."""
@@ -122,11 +128,16 @@ class ServedJob:
         return not (self._slow or self._lock.locked())
 
     async def run(
-        self, function: Callable[[], T], then: Callable[[T], object] | None = None, in_thread: bool = False
+        self,
+        function: Callable[[], T],
+        then: Callable[[T], object] | None = None,
+        in_thread: bool = False,
+        room: AbstractContextManager[object] = NO_ROOM_NEEDED,
     ) -> T:
         """Do something with the job, one thing at a time; in a thread where that may take long.
 
-        `then` is called in the event loop with the result, even if the caller has gone away meanwhile.
+        `then` is called in the event loop with the result, even if the caller has gone away meanwhile. One that goes
+        away before its turn is forgotten. `room` is entered while a thread works.
         """
         if self.is_free and not in_thread:
             result = function()
@@ -134,15 +145,19 @@ class ServedJob:
                 then(result)
             return result
 
-        async def alone() -> T:
-            async with self._lock:
-                result = await asyncio.to_thread(function)
-                if then is not None:
-                    then(result)
+        async def work() -> T:
+            try:
+                with room:
+                    result = await asyncio.to_thread(function)
+                    if then is not None:
+                        then(result)
                 return result
+            finally:
+                self._lock.release()
 
+        await self._lock.acquire()
         # A caller that goes away must not leave the job to the next one while a thread still works on it.
-        return await asyncio.shield(asyncio.ensure_future(alone()))
+        return await asyncio.shield(asyncio.ensure_future(work()))
 
     def attach(self, membership: Membership, iteration: int | None) -> str:
         """Begin a session of a parameter server that starts or restarts, while nobody else uses the job."""
@@ -198,7 +213,7 @@ class ServedJob:
         """Count a report that was applied, and keep it for a diagnosis."""
         if by_worker:
             for arrivals in report.arrivals:
-                self.statistics.arrived(arrivals)
+                self.statistics.arrived(arrivals, self.job.membership.live_workers)
         self.recent.add(report, outcome.before, outcome.decision, self.job.membership)
         if report.summary is not None and outcome.decision is not None and outcome.is_new:
             decided = outcome.before if outcome.before.iteration == report.summary.iteration else None

@@ -16,11 +16,13 @@ from dbw.v1.iteration_pb2 import Decision as DecisionMessage
 from dbw.v1.iteration_pb2 import Membership as MembershipMessage
 from dbw_controller.contract import PIECE_BYTES
 from dbw_controller.core.errors import InvalidValueError, JobDiffersError, JobNotFoundError, LimitReachedError
+from dbw_controller.core.estimators.durations import CELL_BYTES
 from dbw_controller.core.job import warm_up
 from dbw_controller.core.policies import Policy
 from dbw_controller.core.reports import Report
 from dbw_controller.core.spec import JobSpec
 from dbw_controller.server import failures
+from dbw_controller.server.heavy import HeavyWork
 from dbw_controller.server.job_messages import job_message, watch_message
 from dbw_controller.server.jobs import Jobs, readable
 from dbw_controller.server.recent_reports import MIN_ITERATIONS, SUFFICIENT_ITERATIONS
@@ -38,6 +40,10 @@ PAGE = 100
 # Messages of arrivals in one request, and iterations that precede it. A parameter server needs a few; each costs time,
 # even an empty one.
 MAX_BATCHES, MAX_PRECEDING = 4096, 1024
+# What an import may take for each byte that is uploaded: the bytes themselves, and cells of samples.
+IMPORT_FACTOR = 6
+# To take in what may take so many bytes of memory, others need not wait.
+LARGE_GROWTH = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class ControllerService:
 
     def __init__(self, jobs: Jobs, limits: Limits, default_policy: Policy, by_worker: bool = False) -> None:
         self._jobs, self._limits, self._by_worker = jobs, limits, by_worker
-        self._default_policy = default_policy
+        self._default_policy, self._quotas, self._heavy = default_policy, jobs.quotas, HeavyWork()
         self._cleaning: asyncio.Task[None] | None = None
 
     def translate(self, error: Exception) -> StatusError | None:
@@ -113,13 +119,22 @@ class ControllerService:
             if spec != served.job.spec:
                 raise JobDiffersError(served.name, _differences(served.job.spec, spec))
 
+            growth = self._growth(served, request.membership)
+            self._quotas.require_room(served.owner, growth)
+
             def attach() -> pb.CreateJobResponse:  # the answer shows nothing that others do later
                 return _creation(request, served, served.attach(membership, iteration))
 
             try:
-                response = await served.run(attach, then=lambda created: served.end_other_streams(created.session))
+                response = await served.run(
+                    attach,
+                    then=lambda created: served.end_other_streams(created.session),
+                    in_thread=growth >= LARGE_GROWTH,
+                    room=self._quotas.reserved(served.owner, growth),
+                )
             except JobNotFoundError:  # it was deleted while this waited for it
                 return await self.create_job(request, call)
+            self._quotas.charge(served)
         served.changed()
         return response
 
@@ -133,10 +148,11 @@ class ControllerService:
                 if request.job != served.name:
                     raise InvalidValueError("job", request.job, f"{served.name!r}, as in the stream's first request")
                 decision = await self._accept_report(served, request)
-                served.streams[call] = request.session
+                served.streams[call] = session = request.session
+                request = None  # it may be large, and the next one may not come for long
                 if decision is not None:
                     await call.write(pb.CoordinateResponse(decision=decision))
-                served.require_session(request.session)  # which may have ended before the stream was seen to wait
+                served.require_session(session)  # which may have ended before the stream was seen to wait
                 request = await call.read(pb.CoordinateRequest)
         finally:
             served.stream_ended(call)
@@ -155,17 +171,20 @@ class ControllerService:
 
     async def _accept_report(self, served: ServedJob, request: AnyReport) -> DecisionMessage | None:
         begin = time.perf_counter()
-        self._require_room_for(request)
+        growth = self._require_room_for(served, request)
         requests = messages.one_by_one(request)
         reports = [messages.report_from(part) for part in requests]  # one that makes no sense changes nothing
-        if len(reports) == 1 and served.is_free:
+        if len(reports) == 1 and served.is_free and growth < LARGE_GROWTH:
             outcome: Outcome | None = served.apply_report(request.session, reports[0], begin)
             self._loop.call_soon(self._after_reply, served, requests, reports, [outcome])
         else:  # one after the other, with nothing between them
             apply = partial(served.apply_reports, request.session, reports, begin)
             after_reply = partial(self._after_reply, served, requests, reports)
             outcomes, failure = await served.run(
-                apply, then=lambda applied: after_reply(applied[0]), in_thread=len(reports) > 1
+                apply,
+                then=lambda applied: after_reply(applied[0]),
+                in_thread=True,
+                room=self._quotas.reserved(served.owner, growth),
             )
             if failure is not None:
                 raise failure
@@ -174,7 +193,8 @@ class ControllerService:
             return None
         return messages.decision_message(outcome.decision, getattr(request, "include_estimates", False))
 
-    def _require_room_for(self, request: AnyReport) -> None:
+    def _require_room_for(self, served: ServedJob, request: AnyReport) -> int:
+        """Refuse a report that is too large for the job or its owner's quota; returns how much memory it may take."""
         if request.HasField("membership"):
             self._require_room(request.membership)
         preceding = () if isinstance(request, pb.ReportRequest) else request.preceding
@@ -185,6 +205,16 @@ class ControllerService:
         if batches > MAX_BATCHES:
             text = f"a report may have {MAX_BATCHES} messages of arrivals, not {batches}; send several"
             raise LimitReachedError("arrivals", text)
+        growth = self._growth(served, request.membership, batches + len(preceding) + 1)
+        self._quotas.require_room(served.owner, growth)
+        return growth
+
+    def _growth(self, served: ServedJob, membership: MembershipMessage, rows: int = 0) -> int:
+        """How much memory a membership may take at most, with this many more rows of samples."""
+        there, workers = served.job.durations.workers, membership.live_workers
+        if workers > there:  # all samples are copied
+            return served.job.memory_bytes(workers) + rows * workers * CELL_BYTES
+        return rows * there * CELL_BYTES
 
     def _after_reply(
         self,
@@ -203,6 +233,7 @@ class ControllerService:
             if outcome.is_new and served.watchers and not isinstance(request, pb.ReportRequest):
                 tell_all(served.watchers, partial(watch_message, served, request.summary))
         served.changed(iterations)
+        self._quotas.charge(served)
         if served.is_free:  # otherwise the next report, in a thread, does it
             served.job.catch_up()
 
@@ -249,9 +280,10 @@ class ControllerService:
         """Send a job as it is, and then every iteration."""
         served = self._job(request.job, call, for_admins=True)
         watcher = Watcher(request.include_estimates)
+        del request  # it may be large, and a call takes as long as its job
         served.watchers.add(watcher)
         try:
-            await call.write(pb.WatchJobResponse(job=job_message(served, request.include_estimates)))
+            await call.write(pb.WatchJobResponse(job=job_message(served, watcher.include_estimates)))
             while (response := await call.wait(watcher.next())) is not None:
                 await call.write(response)
         finally:
@@ -260,7 +292,8 @@ class ControllerService:
     async def diagnose_job(self, request: pb.DiagnoseJobRequest, call: Call) -> pb.DiagnoseJobResponse:
         """Say what looks wrong."""
         served = self._job(request.job, call, for_admins=True)
-        diagnosis = await asyncio.to_thread(served.recent.diagnose, served.job.spec.sync_mode)
+        diagnose = partial(asyncio.to_thread, served.recent.diagnose, served.job.spec.sync_mode)
+        diagnosis = await self._heavy.run(call.identity, diagnose)
         return pb.DiagnoseJobResponse(
             findings=map(messages.finding_message, diagnosis.findings()),
             iterations=diagnosis.iterations,
@@ -271,7 +304,8 @@ class ControllerService:
     async def export_job_state(self, request: pb.ExportJobStateRequest, call: Call) -> None:
         """Send what a job has learnt, in pieces."""
         served = self._job(request.job, call)
-        header, data = await served.run(partial(export_state, served.name, served.job), in_thread=True)
+        export = partial(served.run, partial(export_state, served.name, served.job), in_thread=True)
+        header, data = await self._heavy.run(call.identity, export)
         await call.write(pb.ExportJobStateResponse(header=header, data=data[:PIECE_BYTES]))
         for start in range(PIECE_BYTES, len(data), PIECE_BYTES):
             await call.write(pb.ExportJobStateResponse(data=data[start : start + PIECE_BYTES]))
@@ -281,27 +315,44 @@ class ControllerService:
         request = await call.read(pb.ImportJobStateRequest)
         if request is None or not request.HasField("header"):
             raise InvalidValueError("header", None, "given in the first request")
-        session, header, only_if_newer = request.session, request.header, request.only_if_newer
+        session, only_if_newer = request.session, request.only_if_newer
+        told = request.header
+        header = pb.JobStateHeader(  # and nothing else of the request
+            format_version=told.format_version, total_bytes=told.total_bytes, sha256=told.sha256
+        )
         served = self._job(request.job, call)
         served.require_session(session)
         require_known_format(header)
         if header.total_bytes > self._limits.state_bytes:
             text = f"a state may have {self._limits.state_bytes} bytes here; see the option --max-state-bytes"
             raise LimitReachedError("max_state_bytes", text)
-        data = bytearray()
-        while request is not None and len(data) <= header.total_bytes:
-            data += request.data
-            request = await call.read(pb.ImportJobStateRequest)
+        with self._quotas.reserved(served.owner, header.total_bytes * IMPORT_FACTOR):
+            data = await _upload(request, header.total_bytes, call)
+            del request
 
-        def adopt() -> pb.ImportJobStateResponse:
-            served.adopt(session, lambda job: import_state(job, header, bytes(data), only_if_newer))
-            return pb.ImportJobStateResponse(job=job_message(served))
+            def adopt() -> pb.ImportJobStateResponse:
+                served.adopt(session, lambda job: import_state(job, header, data, only_if_newer))
+                return pb.ImportJobStateResponse(job=job_message(served))
 
-        response = await served.run(adopt, then=lambda _: served.changed(), in_thread=True)
+            def adopted(_: object) -> None:
+                self._quotas.charge(served)
+                served.changed()
+
+            response = await self._heavy.run(call.identity, partial(served.run, adopt, adopted, in_thread=True))
         with suppress(TimeoutError):  # it may have taken long to learn, and is saved later if the disk is slow
             async with asyncio.timeout(DISK_SECONDS):
                 await served.saver.save()
         return response
+
+
+async def _upload(first: pb.ImportJobStateRequest, size: int, call: Call) -> bytes:
+    """All pieces of a state, as far as they are of this size together, and a byte more if there is too much."""
+    data, request = bytearray(), first
+    while True:
+        data += request.data[: size + 1 - len(data)]
+        if len(data) > size or (following := await call.read(pb.ImportJobStateRequest)) is None:
+            return bytes(data)
+        request = following
 
 
 def _creation(request: pb.CreateJobRequest, served: ServedJob, session: str) -> pb.CreateJobResponse:

@@ -1,5 +1,6 @@
 """Between the messages of the contract and what the controller works with, in both directions."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -7,6 +8,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, TypeVar
 
+import numpy as np
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
@@ -105,11 +107,18 @@ def _arrivals_from(batches: Iterable[iteration_pb2.Arrivals]) -> list[Arrivals]:
     try:
         for message in batches:
             seconds: Any = message.seconds  # which becomes an array
-            arrivals.append(Arrivals(message.iteration, seconds, message.preceding, message.workers or None))
+            workers = _copied(message.workers) or None  # the message's own would keep all of the request
+            arrivals.append(Arrivals(message.iteration, seconds, message.preceding, workers))
     except InvalidValueError as error:
         field = error.field.replace("arrivals", f"arrivals[{len(arrivals)}]", 1)
         raise InvalidValueError(field, error.value, error.rule) from None
-    return arrivals
+    return [batch for batch in arrivals if batch.seconds.size]  # others say nothing, and would be kept
+
+
+def _copied(workers: Any) -> "array[int]":  # noqa: ANN401 (a column of a message)
+    if len(workers) < 64:  # so few are faster one by one, as in the core
+        return array("I", workers)
+    return array("I", np.array(workers, np.uint32).tobytes())
 
 
 def membership_from(message: iteration_pb2.Membership) -> Membership:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -25,6 +26,7 @@ from dbw_controller.core import spec
 from dbw_controller.core.job import Job
 from dbw_controller.core.policies import Dbw
 from dbw_controller.core.reports import Membership as LiveWorkers
+from dbw_controller.server.heavy import MAX_WAITING
 from dbw_controller.wire import messages
 from dbw_runtime.failure import reason_of
 from dbw_runtime.health import MAX_WATCHERS
@@ -389,6 +391,40 @@ def test_a_job_whose_decision_takes_long_does_not_keep_another_s_from_coming(tmp
         assert not answer.done()
         os.close(opened[0])
         assert answer.result().decision.iteration == 2
+
+
+def test_heavy_work_of_an_identity_waits_for_itself_and_decisions_do_not(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    opened: list[int] = []
+    place = "tests.policies:Gated"
+    with controller("--policies", place, GATE=str(gate)) as server, server.stub() as stub:
+        gated = JobSpec(policy=Policy(custom=CustomPolicy(name=place)))
+        slow, fast = create(stub, "slow", spec=gated), create(stub, "fast")
+        train(stub, "fast", fast, range(5))
+        (state,) = stub.ExportJobState(pb.ExportJobStateRequest(job="fast"))
+        first = pb.ImportJobStateRequest(job="slow", session=slow, header=state.header, data=state.data)
+        bytes_sent = iter([first])
+        imported: Any = []
+        importing = threading.Thread(
+            target=lambda: imported.append(stub.ImportJobState(bytes_sent, timeout=PATIENCE)), daemon=True
+        )
+        importing.start()
+        wait_until(lambda: is_opened(gate, opened))
+
+        request = pb.DiagnoseJobRequest(job="fast")
+        waiting = [stub.DiagnoseJob.future(request, timeout=PATIENCE) for _ in range(MAX_WAITING + 1)]
+        wait_until(lambda: any(call.done() for call in waiting))
+        (refused,) = [call for call in waiting if call.done()]
+        error: Any = refused.exception()
+        assert_limit(error, "heavy_work")
+        assert len(train(stub, "fast", fast, range(5, 10))) == 5
+        assert sum(call.done() for call in waiting) == 1
+
+        os.close(opened[0])
+        assert {call.result().iterations for call in waiting if call is not refused} == {10}
+        importing.join(PATIENCE)
+        assert imported
 
 
 def test_there_are_not_more_calls_than_allowed_and_a_busy_server_still_looks_alive() -> None:

@@ -21,7 +21,7 @@ from dbw_controller.core.estimators.grid import (
     sampled_rows,
     set_row_samples,
 )
-from dbw_controller.core.kernels import Array, Column, column, direct, reals
+from dbw_controller.core.kernels import COMPILED, Array, Column, column, direct, reals
 from dbw_controller.core.reports import MAX_SECONDS, MAX_WORKERS
 from dbw_controller.core.state import K, Real, pack, unpack
 
@@ -29,6 +29,8 @@ from dbw_controller.core.state import K, Real, pack, unpack
 # scaled down, and stay above 2^−LARGEST_EXPONENT: a sample may come to count next to nothing, but a cell that was
 # sampled once remains so.
 LARGEST_EXPONENT = 200
+# What a cell of a grid takes; without numba a pointer in each of 13 lists.
+CELL_BYTES = 64 if COMPILED else 104
 
 
 class UnsampledDuration(Enum):
@@ -82,6 +84,11 @@ class DurationsState(Struct, frozen=True):
     means: bytes
 
 
+def empty_bytes(workers: int) -> int:
+    """What an estimator without samples takes: rows take memory once they have some, but Python's lists do at once."""
+    return 0 if COMPILED else workers * workers * CELL_BYTES
+
+
 class DurationEstimator:
     """Estimates durations from samples t_{h,i}: when the i-th gradient came, after h had been waited for before.
 
@@ -109,6 +116,11 @@ class DurationEstimator:
     def workers(self) -> int:
         """The largest h and i that there is room for."""
         return self._grid.size
+
+    def memory_bytes(self, workers: int) -> int:
+        """How much all samples would take, if there were room for this many workers."""
+        size = max(workers, self.workers)
+        return int(np.count_nonzero(self._grid.extent)) * size * CELL_BYTES if COMPILED else empty_bytes(size)
 
     def grow(self, workers: int) -> None:
         """Make room for more workers. What was learnt stays."""
@@ -191,12 +203,14 @@ class DurationEstimator:
         rows, workers = state.rows, state.workers
         if rows != sorted(set(rows)) or any(row > workers for row in rows):
             raise ValueError(f"rows of durations are not in order, or not of {workers} workers")
-        weights = unpack(state.weights, len(rows) * workers, 0, 2.0 ** (LARGEST_EXPONENT + 60))
-        means = unpack(state.means, len(rows) * workers, 0, MAX_SECONDS)
+        if not len(state.weights) == len(state.means) == len(rows) * workers * 8:
+            raise ValueError(f"samples of durations are not of {len(rows)} rows of {workers}")
         grid = empty_grid(max(workers, self.workers))
-        for i, row in enumerate(rows):
-            cells = slice(i * workers, (i + 1) * workers)
-            set_row_samples(grid, row - 1, weights[cells], means[cells])
+        for i, row in enumerate(rows):  # one after the other: all of them may be large
+            cells = slice(i * workers * 8, (i + 1) * workers * 8)
+            weights = unpack(memoryview(state.weights)[cells], workers, 0, 2.0 ** (LARGEST_EXPONENT + 60))
+            means = unpack(memoryview(state.means)[cells], workers, 0, MAX_SECONDS)
+            set_row_samples(grid, row - 1, weights, means)
         self._grid, self._estimate = grid, None
         self._since, self._exponent_then = time, state.exponent
 

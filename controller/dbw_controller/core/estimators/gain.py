@@ -4,14 +4,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Raw, Struct
 
 from dbw_controller.core.kernels import Array, Column, compiled, reals
 from dbw_controller.core.reports import GradientMoments, IterationSummary
-from dbw_controller.core.state import Count, K, Real
+from dbw_controller.core.state import Count, K, Real, decode_reals, encode
 
 # Squared norms may contradict each other by rounding, relative to their size: in single precision, and a little more.
 CANCELLATION = 1e-3
@@ -104,15 +103,14 @@ def fill_gains(signal: float, noise: float, gains: Column) -> None:
 
 
 MAX_WINDOW = 1_000_000
-Window = Annotated[list[Real], Meta(max_length=MAX_WINDOW)]
 
 
 class GainState(Struct, frozen=True):
-    """All that a gain estimator has learnt."""
+    """All that a gain estimator has learnt. Lists of numbers are decoded one after the other, see `decode_reals`."""
 
-    variances: Window
-    squared_norms: Window
-    smoothnesses: Window
+    variances: Raw
+    squared_norms: Raw
+    smoothnesses: Raw
     last: Step | None
     learning_rate: Real | None
 
@@ -127,6 +125,11 @@ class GainEstimator:
         self._last: Step | None = None
         self._learning_rate: float | None = None
         self.skipped: Counter[Skipped] = Counter()  # iterations that did not contribute, by cause; not in snapshots
+
+    @property
+    def estimates(self) -> int:
+        """How many estimates there are, in all averages."""
+        return len(self._variances) + len(self._squared_norms) + len(self._smoothnesses)
 
     def observe(self, summary: IterationSummary) -> None:
         """Learn from an iteration. What it does not tell, or tells in numbers that make no sense, is left out."""
@@ -180,15 +183,20 @@ class GainEstimator:
 
     def snapshot(self) -> GainState:
         """All that was learnt."""
-        variances, squared_norms = list(self._variances), list(self._squared_norms)
-        return GainState(variances, squared_norms, list(self._smoothnesses), self._last, self._learning_rate)
+        return GainState(
+            variances=Raw(encode(list(self._variances))),
+            squared_norms=Raw(encode(list(self._squared_norms))),
+            smoothnesses=Raw(encode(list(self._smoothnesses))),
+            last=self._last,
+            learning_rate=self._learning_rate,
+        )
 
     def restore(self, state: GainState) -> None:
         """Replace all that was learnt by a state, as far as the window reaches."""
         window = self._variances.maxlen
-        self._variances = deque(state.variances, window)
-        self._squared_norms = deque(state.squared_norms, window)
-        self._smoothnesses = deque(state.smoothnesses, window)
+        self._variances = deque(decode_reals(state.variances), window)
+        self._squared_norms = deque(decode_reals(state.squared_norms), window)
+        self._smoothnesses = deque(decode_reals(state.smoothnesses), window)
         self._last, self._learning_rate = state.last, state.learning_rate
 
 

@@ -13,7 +13,8 @@ from dbw_controller.core.policies.policy import Memory
 from dbw_controller.core.reports import Arrivals, IterationSummary, Membership
 from dbw_controller.core.state import Workers, decode, encode
 
-MOST_ROWS_A_WORKER = 64  # of arrivals that wait for the end of their iteration
+# Of arrivals that wait for the end of their iteration: rows, and batches of them.
+MOST_ROWS_A_WORKER, MOST_BATCHES_A_WORKER = 64, 4
 
 
 class DbwPlusState(Struct, frozen=True):
@@ -52,7 +53,9 @@ class DbwPlusMemory(Memory):
 
     def catch_up(self, membership: Membership) -> None:
         """Learn from the last iteration's times."""
-        while self._rows > MOST_ROWS_A_WORKER * max(membership.live_workers, 16):
+        rows = MOST_ROWS_A_WORKER * max(membership.live_workers, 16)
+        batches = MOST_BATCHES_A_WORKER * max(membership.live_workers, 256)
+        while self._rows > rows or len(self._arrivals) > batches:
             self._rows -= len(self._arrivals.pop(0).seconds)
         if self._ended is None:
             return

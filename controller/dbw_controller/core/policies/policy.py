@@ -55,7 +55,7 @@ class Observation(Struct, frozen=True):
         all_durations, n = self.duration_estimator.estimate(), self.workers
         if n == len(all_durations.seconds):
             return all_durations
-        return Durations(all_durations.seconds[:n], all_durations.shortest[:n], all_durations.longest[:n])
+        return Durations(*(column[:n].copy() for column in all_durations))  # a decision would keep all of a column
 
 
 class Choice(Struct, frozen=True, eq=False):

@@ -7,7 +7,9 @@ import pytest
 from dbw.v1.controller_pb2 import CoordinateRequest, CreateJobResponse
 from dbw.v1.iteration_pb2 import Decision
 from dbw.v1.job_pb2 import Job
-from dbw_controller.client.conversation import EVERY_DECISION, MAX_ROWS, Conversation
+from dbw_controller.client.conversation import BATCH_ROWS, EVERY_DECISION, MAX_ITERATIONS, MAX_ROWS, Conversation
+from dbw_controller.server.app import ControllerOptions
+from dbw_runtime.rpc import parsed
 
 
 def attached(workers: int = 4, **patience: float) -> Conversation:
@@ -30,6 +32,26 @@ def test_the_most_arrivals_that_are_kept_fit_into_a_message_of_1_mib() -> None:
     assert request is not None
     assert sum(len(batch.seconds) for batch in request.arrivals) == MAX_ROWS
     assert request.ByteSize() < 2**20
+
+
+def test_the_most_iterations_that_are_kept_are_a_message_that_the_controller_takes() -> None:
+    conversation = attached(64)
+    late = range(MAX_ROWS // MAX_ITERATIONS // (BATCH_ROWS + 1))
+    asked = end(conversation)  # which gets no answer
+    for _ in range(2 * MAX_ITERATIONS):
+        iteration = conversation.iteration
+        for age in late:  # a batch of each iteration before
+            conversation.arrived(1.0, 2**32 - 1, max(iteration - age, 0))
+        end(conversation, loss=1.0, learning_rate=0.1, mean_squared_norm=1.0, sum_squared_norms=2.0)
+    assert asked is not None
+    conversation.failed(1.0, "UNAVAILABLE")
+    conversation.created(CreateJobResponse(session="s-2"), 1.0)
+    conversation.decided(Decision(iteration=1, k=4), 1.0)
+    request = end(conversation)
+    assert request is not None
+    assert len(request.preceding) == MAX_ITERATIONS - 1
+    assert request.ByteSize() < ControllerOptions().max_message_bytes
+    assert parsed(CoordinateRequest, request.SerializeToString()) == request
 
 
 def test_an_imported_state_may_change_k_in_the_middle_of_an_iteration() -> None:

@@ -144,3 +144,21 @@ def test_a_job_whose_policy_fails_on_what_it_would_adopt_stays_as_it_is() -> Non
     with pytest.raises(RuntimeError, match="in a bad mood"):
         job.adopt(trained_job().learnt())
     assert (job.learnt(), job.decision()) == before
+
+
+def test_numbers_that_are_encoded_shorter_than_they_are_written_are_refused_beyond_a_few() -> None:
+    few, many = [[1] * count for count in (10, 10_000)]
+    job = new_job()
+    job.adopt(changed(trained_job().learnt(), lambda state: state["gain"].update(variances=few)))
+    with pytest.raises(StateDamagedError):
+        job.adopt(changed(trained_job().learnt(), lambda state: state["gain"].update(variances=many)))
+
+
+def test_the_estimates_of_a_decision_do_not_keep_those_of_workers_that_are_gone() -> None:
+    job = new_job(workers=4)
+    job.report(full_report(0))
+    job.report(Report(membership=Membership(2)))
+    job.report(full_report(1, k=2))
+    durations = job.decision().estimates.durations
+    assert durations is not None
+    assert [(len(column), column.base) for column in durations] == [(2, None)] * 3

@@ -37,8 +37,18 @@ def test_an_iteration_whose_k_no_estimate_chose_is_a_fallback() -> None:
 
 def test_arrivals_are_counted_by_worker_where_workers_are_numbered() -> None:
     statistics = Statistics()
-    statistics.arrived(Arrivals(0, np.array([1.0, 3.0]), workers=[7, 8]))
-    statistics.arrived(Arrivals(1, np.array([2.0]), workers=[7]))
-    statistics.arrived(Arrivals(2, np.array([9.0])))
+    statistics.arrived(Arrivals(0, np.array([1.0, 3.0]), workers=[7, 8]), 2)
+    statistics.arrived(Arrivals(1, np.array([2.0]), workers=[7]), 2)
+    statistics.arrived(Arrivals(2, np.array([9.0])), 2)
     assert statistics.worker_arrivals == {7: 2, 8: 1}
     assert statistics.worker_seconds == {7: 3.0, 8: 3.0}
+
+
+def test_only_the_workers_that_were_heard_of_last_have_series() -> None:
+    statistics, workers = Statistics(), 4
+    for iteration in range(1000):
+        statistics.arrived(Arrivals(iteration, np.ones(1), workers=[iteration]), workers)
+        statistics.arrived(Arrivals(iteration, np.ones(1), workers=[0]), workers)
+    assert list(statistics.worker_arrivals) == [993, 994, 995, 996, 997, 998, 999, 0]
+    assert statistics.worker_seconds.keys() == statistics.worker_arrivals.keys()
+    assert statistics.worker_arrivals[0] == 1001

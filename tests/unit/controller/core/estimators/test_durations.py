@@ -1,7 +1,9 @@
 """What the paper leaves open about durations: docs/decisions says why."""
 
 import math
+import mmap
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +15,29 @@ from msgspec.structs import replace
 from dbw_controller.core.errors import InvalidValueError, NotSupportedError
 from dbw_controller.core.estimators import isotonic
 from dbw_controller.core.estimators.diagonal import diagonal_durations
-from dbw_controller.core.estimators.durations import DurationEstimator, Solver, UnsampledDuration, kernels
+from dbw_controller.core.estimators.durations import CELL_BYTES, DurationEstimator, Solver, UnsampledDuration, kernels
 from dbw_controller.core.estimators.grid import add_samples
 from dbw_controller.core.kernels import COMPILED
 
 
 def add(estimator: DurationEstimator, h: int, times: list[float], first: int = 1, time: float = 0.0) -> None:
     estimator.add(h, first, np.array(times), time)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.skipif(not COMPILED, reason="columns are lists")
+def test_rows_take_memory_for_the_cells_that_they_have_and_not_for_those_between_them() -> None:
+    kernels()
+    workers, rows = 4096, 64
+    before = resident_bytes()
+    estimator = DurationEstimator(workers)
+    for h in range(1, workers, workers // rows):
+        add(estimator, h, [1.0], first=workers)
+    estimator.estimate()
+    assert resident_bytes() - before < 2 * rows * workers * CELL_BYTES
 
 
 def test_without_samples_nothing_is_known() -> None:

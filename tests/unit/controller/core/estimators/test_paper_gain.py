@@ -12,6 +12,7 @@ from dbw_controller.core.estimators.gain import (
     squared_gradient_norm,
 )
 from dbw_controller.core.reports import GradientMoments, IterationSummary
+from tests.states import raw
 
 GRADIENTS = np.array([[1.0, 2.0], [3.0, -2.0], [2.0, 3.0]])  # their mean is (2, 1)
 
@@ -105,7 +106,7 @@ def test_before_there_are_d_estimates_all_there_are_count() -> None:
 def test_the_gain_of_every_k() -> None:
     """e:gain by hand: with L = 2, η = 0.5, ‖∇F‖² = 9, V = 4, Lη²/2 = 0.25, so (0.5 − 0.25)·9 − 0.25·4/k."""
     estimator = GainEstimator()
-    estimator.restore(GainState([4.0], [9.0], [2.0], last=None, learning_rate=0.5))
+    estimator.restore(GainState(raw([4.0]), raw([9.0]), raw([2.0]), last=None, learning_rate=0.5))
     gains = estimator.estimate().gains(4)
     assert gains is not None
     assert gains.tolist() == pytest.approx([1.25, 1.75, 2.25 - 1 / 3, 2.0])
