@@ -112,10 +112,11 @@ class Nemesis:
                     worker.worker.sends_garbage = True
             case Fault.ONLY_GARBAGE:
                 mates = [other for other in worker.training.workers if other is not worker]
-                now = self._loop.time()
-                if worker.worker is not None and not any(m.worker and m.worker.garbage_until > now for m in mates):
+                # One of a training, because what it has sent counts as long as it is away, and two of three are most.
+                if worker.worker is not None and worker.training.rogue in (None, worker.name):
                     self._note(fault, worker.name, STUCK_FACTOR * seconds)
-                    worker.worker.garbage_until = now + STUCK_FACTOR * seconds
+                    worker.training.rogue = worker.name
+                    worker.worker.garbage_until = self._loop.time() + STUCK_FACTOR * seconds
                     for mate in mates if random.random() < 0.5 else []:  # it is alone for some time
                         mate.kill()
                         self._loop.call_later(seconds, mate.start)

@@ -198,6 +198,7 @@ class Training(Host):
         self.service: ParameterServerService | None = None
         self._known_at_start: set[int] = set()  # workers whose norms its checkpoint has
         self.has_liar = False  # a worker that has lied about its loss, once: of more it could not know who is right
+        self.rogue: str | None = None  # the worker that sends garbage only, at times
         self.workers = [WorkerHost(world, self, other) for other in range(workers)]
 
     @property
