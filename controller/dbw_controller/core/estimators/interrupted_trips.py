@@ -84,7 +84,7 @@ class InterruptedTrips:
         longer = (self._exposure + average) / (self._events + 1)
         fading = FADING ** (1 / DRAWS)
         for _ in range(DRAWS):
-            self._drawn += 1
+            self._drawn = (self._drawn + 1) % MAX_ITERATION
             uniform = (self._drawn * STEP + np.arange(1, len(seconds) + 1) * WORKER_STEP) % 1.0
             drawn = np.minimum(duration - longer * np.log1p(-uniform), MAX_SECONDS)
             times = np.sort(np.where(arrived, seconds, drawn))
