@@ -167,6 +167,7 @@ def test_the_estimates_of_a_decision_do_not_keep_those_of_workers_that_are_gone(
 def test_a_job_that_has_adopted_the_largest_counts_can_be_restored_when_it_has_gone_on() -> None:
     def count(state: dict[str, Any]) -> None:
         state["learnt_iterations"] = state["memory"]["drawn"] = MAX_ITERATION
+        state["memory"]["floor"].update(dict.fromkeys(("since", "iterations", "without_variance"), 2**63 - 1))
 
     spec = JobSpec(DbwPlus(), sync_mode=SyncMode.PUSH_INTERRUPT)
     teacher, job = Job(spec, Membership(4)), Job(spec, Membership(4))
