@@ -157,7 +157,8 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, methods: di
 
 def _is_no_client_that_has_gone(record: logging.LogRecord) -> bool:
     """Whether gRPC says something else than that a client did not wait for its answer, which it calls an error."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
+    gone = grpc.aio.InternalError, asyncio.CancelledError
+    return record.exc_info is None or not isinstance(record.exc_info[1], gone)
 
 
 def _handler(

@@ -238,7 +238,8 @@ def test_a_client_that_goes_away_while_headers_are_sent_leaves_no_error_in_the_l
 
 def test_a_client_that_does_not_wait_for_its_answer_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def claims(_: World) -> None:
-        for error in (grpc.aio.InternalError("the status could not be sent"), ZeroDivisionError("a bug")):
+        gone = grpc.aio.InternalError("the status could not be sent"), asyncio.CancelledError()
+        for error in (*gone, ZeroDivisionError("a bug")):
             logging.getLogger("grpc._cython.cygrpc").error("what gRPC says: %s", error, exc_info=error)
 
     serve(claims)
