@@ -14,7 +14,7 @@ CONTRACT_BASES ?= $(sort $(shell git rev-parse --quiet --verify "$(RELEASE)^{com
   git rev-list --first-parent --max-count=2 HEAD 2>/dev/null))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test simulate chaos examples test-examples test-containers lint format reproduction bench protos dashboard constraints hashes images sbom audit clean
+.PHONY: help demo test simulate chaos fuzz examples test-examples test-containers lint format reproduction bench protos dashboard constraints hashes images sbom audit clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -44,6 +44,9 @@ simulate: $(ENVIRONMENT) ## simulate SEEDS worlds with faults (a number, FIRST:L
 MINUTES ?= 10
 chaos: $(ENVIRONMENT) ## train with real programs through kills, freezes, faults of networks and disks for MINUTES (SEED, FAULTS)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS))
+
+fuzz: $(ENVIRONMENT) ## give decoders and rpcs what a broken or hostile peer might send for MINUTES (SEED)
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 $(EXAMPLES): pyproject.toml constraints.txt $(wildcard examples/*/requirements.txt)
 	@echo "==> installing Ray and TensorFlow into .venv-examples (a minute and 2 GB)"

@@ -218,7 +218,7 @@ def _read(path: Path) -> dict[str, Any]:
             problem = f"is undamaged, but torch {torch.__version__} cannot load it: {error}"
             advice = "provide what is missing, or move it away to go on from an older one"
             raise FolderError(f"{path} {problem}; {advice}") from error
-    version = content.pop("format_version")
+    version = content.pop("format_version", None) if isinstance(content, dict) else None
     if not isinstance(version, int) or not 1 <= version <= FORMAT_VERSION:
         raise _UnusableError("newer", f"it has the format {version}, and this program reads up to {FORMAT_VERSION}")
     return content

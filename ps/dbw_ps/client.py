@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import grpc
 import torch
+from google.protobuf.message import DecodeError
 
 from dbw.v1 import parameter_server_pb2 as pb
 from dbw.v1 import sync_mode_pb2
@@ -111,10 +112,16 @@ class Incoming:
         self._received = 0
 
     def take(self, message: bytes, session: pb.JoinResponse) -> Parameters | None:
-        """Take a piece in; returns the parameters with the last one."""
+        """Take a piece in; returns the parameters with the last one. ValueError if it is none of this session."""
         piece = pieces.decode(message)
         if piece.header is not None:
-            self.header = pb.ParametersHeader.FromString(bytes(piece.header))
+            try:
+                self.header = pb.ParametersHeader.FromString(bytes(piece.header))
+            except DecodeError as error:
+                raise ValueError(f"this is not a header of parameters: {error}") from error
+            size = messages.layout_from(session.layout).elements * torch.float32.itemsize
+            if self.header.total_bytes != size and (self.header.total_bytes or not self.header.finished):
+                raise ValueError(f"{self.header.total_bytes} bytes of parameters come, and the model has {size}")
             self._vector = torch.empty(self.header.total_bytes, dtype=torch.uint8)
             self._received = 0
         if piece.offset != self._received or piece.offset + piece.data.nbytes > len(self._vector):
@@ -249,7 +256,7 @@ class ParameterServer:
         header = pb.GradientHeader(
             session=parameters.session.session,
             version=parameters.version,
-            type=parameters.session.gradient_type,
+            type=gradient_type(parameters.session),
             total_bytes=vector.nbytes,
             loss=loss,
             batch_size=batch_size,
@@ -435,10 +442,15 @@ def on_the_wire(vector: torch.Tensor, session: pb.JoinResponse) -> memoryview:
     layout = messages.layout_from(session.layout)
     if not isinstance(vector, torch.Tensor) or vector.shape != (layout.elements,):
         raise ValueError(f"a gradient must be a tensor of {layout.elements} elements, as the parameters are")
-    kind = messages.TYPES[session.gradient_type]
+    kind = messages.TYPES[gradient_type(session)]
     vector = vector.detach().to("cpu", torch.float32).contiguous()
     if kind is not torch.float32:
         trained = layout.parameter_elements
         parts = [vector[:trained].to(kind).view(torch.uint8), vector[trained:].view(torch.uint8)]
         vector = torch.cat(parts)
     return bytes_of(vector)
+
+
+def gradient_type(session: pb.JoinResponse) -> "pb.ElementType.ValueType":
+    """The type of gradients on the wire: the one that the server would like, if we know it."""
+    return session.gradient_type if session.gradient_type in messages.TYPES else pb.ELEMENT_TYPE_FLOAT32

@@ -7,12 +7,20 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Set
 from statistics import median_low
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 RECENT_NORMS = 3  # of each worker: the second one of an unusual norm moves its median
 MIN_NORMS = 16  # before this many are known, the usual norm may fall fast
 MIN_FALL_FACTOR = 0.9999  # later it falls to this with each norm, at most: a rare one is as large as all were before
 REMEMBERED_NORMS = 32  # a worker is forgotten when others have sent this many norms each since its last one
+
+
+class NormState(TypedDict):
+    """What is kept of usual norms; earlier versions did not have `agreed`."""
+
+    usual: float
+    workers: dict[int, float]
+    agreed: NotRequired[dict[int, float]]
 
 
 class UsualNorm:
@@ -39,7 +47,7 @@ class UsualNorm:
             self._agreed.update(state.get("agreed", {}))
 
     @property
-    def state(self) -> dict[str, Any]:
+    def state(self) -> NormState:
         """All that is needed to go on from here later."""
         return {"usual": self.value, "workers": dict(self._medians), "agreed": dict(self._agreed)}
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
+import msgspec
 import torch
 
 from dbw_ps.decider import Source
@@ -12,6 +13,7 @@ from dbw_ps.losses import LOSSES, Losses, is_sensible
 from dbw_ps.model import FlatModel
 from dbw_ps.optimiser import Optimiser
 from dbw_ps.options import PsOptions
+from dbw_ps.outliers import NormState
 
 
 @dataclass
@@ -87,6 +89,19 @@ class Status(NamedTuple):
     replaced: bool  # whether another process has taken its job over
 
 
+class _Plain(msgspec.Struct):
+    """What a checkpoint holds beside tensors; earlier versions wrote less."""
+
+    iteration: Annotated[int, msgspec.Meta(ge=0)]
+    seconds: float
+    losses: list[float]
+    workers: dict[str, int]
+    worker_identities: dict[str, str] = {}
+    usual_norms: dict[str, NormState] = {}
+    told_losses: list[dict[int, float]] = []
+    job_state: bytes | None = None
+
+
 @dataclass(frozen=True)
 class TrainingState:
     """What a training changes."""
@@ -114,10 +129,17 @@ class TrainingState:
 
     @classmethod
     def begin(cls, model: FlatModel, optimiser: Optimiser, checkpoint: Mapping[str, Any]) -> Self:
-        """Go on from a checkpoint, if it is not empty. Raises ValueError if it is of another model or optimiser."""
+        """Go on from a checkpoint, if it is not empty.
+
+        Raises ValueError if it is of another model or optimiser, or is not a checkpoint of a training at all.
+        """
         if not checkpoint:
             return cls(model, optimiser, Progress())
-        model.load_state_dict(checkpoint["model"])
-        optimiser.load_state_dict(checkpoint["optimiser"])
-        torch.set_rng_state(checkpoint["random_state"])
+        msgspec.convert(dict(checkpoint), _Plain)
+        try:
+            model.load_state_dict(checkpoint["model"])
+            optimiser.load_state_dict(checkpoint["optimiser"])
+            torch.set_rng_state(checkpoint["random_state"])
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:  # PyTorch's, mostly
+            raise ValueError(f"its tensors cannot be used ({type(error).__name__}: {error})") from error
         return cls(model, optimiser, Progress.of(checkpoint), is_resumed=bool(checkpoint["workers"]))

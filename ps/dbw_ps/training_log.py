@@ -97,8 +97,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                msgspec.json.decode(line, type=_Entry)
-                yield msgspec.json.decode(line)
+                yield _entry(line)
             except (ValueError, RecursionError) as error:
                 problem = f"is not a JSON object with an integer `iteration`: {error}"
                 advice = "give the path of a training log, or remove the line"
@@ -114,10 +113,16 @@ class _Entry(msgspec.Struct):
     iteration: int
 
 
+def _entry(line: bytes) -> dict[str, Any]:
+    msgspec.json.decode(line, type=_Entry)  # which looks at the iteration only
+    entry: dict[str, Any] = msgspec.json.decode(line)
+    return entry
+
+
 def _iteration(line: bytes) -> int | None:
-    """The iteration of a line; None if it is half-written or not a line of ours."""
+    """The iteration of a line; None if it is half-written, cannot be read, or is not a line of ours."""
     with suppress(ValueError, RecursionError):
-        return msgspec.json.decode(line, type=_Entry).iteration if line.endswith(b"\n") else None
+        return int(_entry(line)["iteration"]) if line.endswith(b"\n") else None
     return None
 
 

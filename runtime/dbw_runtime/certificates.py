@@ -13,7 +13,13 @@ TYPES: dict[type[x509.GeneralName], str] = {
 }
 PREFIXES = tuple(TYPES.values())
 MAX_LENGTH = 1024  # of an identity
-UNREADABLE = (ValueError, x509.DuplicateExtension, x509.ExtensionNotFound, x509.UnsupportedGeneralNameType)
+UNREADABLE = (
+    ValueError,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def names_in(certificate: bytes) -> list[str]:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.exposition import choose_encoder
 
 from dbw_runtime.configuration import WrongValueError
 
@@ -108,6 +109,10 @@ def _environment(head: str) -> dict[str, Any]:
     path, _, query = target.partition("?")
     headers = (line.partition(":") for line in lines)
     fields = {f"HTTP_{name.upper().replace('-', '_')}": value.strip() for name, _, value in headers}
+    try:
+        choose_encoder(fields.get("HTTP_ACCEPT", ""))
+    except Exception as error:  # of any kind, where a version is not made of numbers
+        raise ValueError("the header Accept makes no sense") from error
     return {**fields, "REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
 
 

@@ -84,6 +84,7 @@ class Call:
         """Let the caller know, ahead of any response, that its requests are being read."""
         self._is_accepted = True
         sending = asyncio.ensure_future(self._context.send_initial_metadata(()))
+        sending.add_done_callback(lambda done: done.exception())  # otherwise asyncio complains if the client has gone
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -151,6 +152,13 @@ def add_service(server: grpc.aio.Server, service: ServiceDescriptor, methods: di
     """Serve the rpcs of a service. gRPC accepts calls of each of them apart, so that none waits for another's."""
     server.add_registered_method_handlers(service.full_name, methods)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service.full_name, methods)])
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_client_that_has_gone)
+
+
+def _is_no_client_that_has_gone(record: logging.LogRecord) -> bool:
+    """Whether gRPC says something else than that a client did not wait for its answer, which it calls an error."""
+    gone = grpc.aio.InternalError, asyncio.CancelledError
+    return record.exc_info is None or not isinstance(record.exc_info[1], gone)
 
 
 def _handler(

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import MAX_WORKERS, Arrivals
-from dbw_controller.core.state import Count, K, Real
+from dbw_controller.core.state import Count, K, Real, one_more
 
 # Arrivals of iterations that are further away from the next one to end are ignored.
 REMEMBERED_ITERATIONS = 1024
@@ -130,7 +130,8 @@ class ArrivalLog:
         entry = self._entry(iteration)
         assert entry is not None, "the iteration before the next one is near"
         entry.k = k
-        self.ended_without_late += k < live_workers
+        if k < live_workers:
+            self.ended_without_late = one_more(self.ended_without_late)
         self._notice_late(k, entry.ranks)
         if self._waiting:
             self._waiting = {i: waiting for i, waiting in self._waiting.items() if i >= self._next}

@@ -171,7 +171,7 @@ class Job:
         self._before_last, self._last = self._last, PastIteration(summary.iteration, summary.k, loss)
         self._missing = _missing_from(summary)
         self.iteration = summary.iteration + 1
-        self.learnt_iterations += 1
+        self.learnt_iterations = min(self.learnt_iterations + 1, MAX_ITERATION)  # beyond, no snapshot is read
 
     def catch_up(self) -> None:
         """Do what can wait until a decision is on its way, unless it is done. Otherwise the next report has to wait."""

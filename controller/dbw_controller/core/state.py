@@ -17,12 +17,18 @@ from dbw_controller.core.reports import MAX_WORKERS
 
 T = TypeVar("T")
 Real = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]  # finite
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+MAX_COUNT = 2**63 - 1
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 K = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
 Name = Annotated[str, Meta(max_length=1024)]
 # Numbers of workers; those of workers that never reported one are negative.
 Workers = Annotated[list[Annotated[int, Meta(ge=-MAX_WORKERS, le=2**32)]], Meta(max_length=MAX_WORKERS)]
 FEW = 100
+
+
+def one_more(count: int) -> int:
+    """The next count, if a state can hold it: what was adopted may have the largest."""
+    return min(count + 1, MAX_COUNT)
 
 
 def encode(state: object) -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from dbw_controller.core.errors import LimitReachedError
+from dbw_controller.server.saver import unless_cancelled
 
 T = TypeVar("T")
 # How much is done at a time, one piece for each identity, and how much more each identity may have waiting.
@@ -39,7 +40,7 @@ class HeavyWork:
         except BaseException:
             self._release(identity)
             raise
-        return await asyncio.shield(asyncio.ensure_future(self._work(identity, work)))
+        return await unless_cancelled(asyncio.ensure_future(self._work(identity, work)))
 
     async def _work(self, identity: str, work: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 from dbw_controller.core.errors import DiskFailedError
 from dbw_controller.server.store import SnapshotStore
@@ -14,6 +14,7 @@ from dbw_runtime.disk_watch import DiskWatch
 from dbw_runtime.durable import FolderError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 # What has changed is saved after this time at the latest; a disk that fails gets some time to recover.
 SAVE_SECONDS, RETRY_SECONDS = 10.0, 1.0
 DISK_SECONDS = 2.0  # how long a request waits for what the disk is doing
@@ -63,10 +64,10 @@ class Disk:
             self.store.close()
 
 
-async def unless_cancelled(work: "asyncio.Future[None]") -> None:
+async def unless_cancelled(work: "asyncio.Future[T]") -> T:
     """Wait for work that goes on if the caller is cancelled. Then nobody is told how it ends."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())  # otherwise asyncio complains then
-    await asyncio.shield(work)
+    return await asyncio.shield(work)
 
 
 class Saver:

@@ -21,7 +21,7 @@ from dbw_controller.core.reports import Membership, Report
 from dbw_controller.core.state import Name, decode, encode
 from dbw_controller.server.counters import Statistics
 from dbw_controller.server.recent_reports import RecentReports
-from dbw_controller.server.saver import Disk, Saver
+from dbw_controller.server.saver import Disk, Saver, unless_cancelled
 from dbw_controller.server.watchers import Watcher
 from dbw_runtime.callers import Caller
 from dbw_runtime.rpc import Call
@@ -157,7 +157,7 @@ class ServedJob:
 
         await self._lock.acquire()
         # A caller that goes away must not leave the job to the next one while a thread still works on it.
-        return await asyncio.shield(asyncio.ensure_future(work()))
+        return await unless_cancelled(asyncio.ensure_future(work()))
 
     def attach(self, membership: Membership, iteration: int | None) -> str:
         """Begin a session of a parameter server that starts or restarts, while nobody else uses the job."""

@@ -142,6 +142,17 @@ def test_a_checkpoint_of_a_newer_version_is_set_aside(
     assert names(tmp_path) == [name(1), name(2) + ".newer-1"]
 
 
+@pytest.mark.parametrize("content", [{"iteration": 2}, [2], None])
+def test_what_is_no_checkpoint_though_it_is_undamaged_is_set_aside(
+    folder: CheckpointFolder, tmp_path: Path, content: object
+) -> None:
+    folder.write(1, state(1))
+    with (tmp_path / name(2)).open("w+b") as file:
+        checkpoint._write(file, content)  # type: ignore[arg-type]
+    assert newest_iteration(folder) == 1
+    assert names(tmp_path) == [name(1), name(2) + ".newer-1"]
+
+
 def test_a_checkpoint_of_an_older_format_is_read(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write(1, state(1))
     monkeypatch.setattr(checkpoint, "FORMAT_VERSION", 2)

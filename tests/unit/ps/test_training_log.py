@@ -160,7 +160,10 @@ def test_wherever_the_file_is_cut_exactly_the_lines_before_remain(gaps: list[int
             assert [entry["iteration"] for entry in read(removed(path, 1))] == kept
 
 
-@pytest.mark.parametrize("damage", [b"\0\0\0", b"\0\0\0\n", b"{}\n", b'{"iteration": true}\n', b"[" * 100_000 + b"\n"])
+DAMAGES = [b"\0\0\0", b"\0\0\0\n", b"{}\n", b'{"iteration": true}\n', b"[" * 100_000 + b"\n"]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, b'{"iteration": 1, "note": "\xff"}\n'])
 def test_what_a_power_failure_leaves_behind_good_lines_is_removed(path: Path, damage: bytes) -> None:
     write(path, range(3))
     with path.open("ab") as file:

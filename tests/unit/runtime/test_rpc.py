@@ -1,6 +1,8 @@
 """The gate and the calls behind it, on a real server of a small service: gRPC's own health service."""
 
 import asyncio
+import gc
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -199,3 +201,46 @@ def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         assert world.refusals == {}
 
     serve(claims)
+
+
+def test_a_client_that_goes_away_while_headers_are_sent_leaves_no_error_in_the_log() -> None:
+    sent = asyncio.Event()
+
+    class Context:
+        """What gRPC gives us of a call whose client goes away."""
+
+        async def send_initial_metadata(self, _: object) -> None:
+            await sent.wait()
+            raise grpc.aio.InternalError("the client has gone")
+
+    async def accept() -> None:
+        gate = Gate(ANYBODY, LIMITS, lambda _: None)
+        gate.is_open = True
+        await Call(Context(), gate).accept()
+
+    async def run() -> None:
+        problems: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: problems.append(about))
+        accepting = asyncio.ensure_future(accept())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is being sent
+        accepting.cancel()
+        await asyncio.sleep(0)
+        sent.set()
+        await asyncio.wait([accepting])
+        assert accepting.cancelled()
+        del accepting
+        gc.collect()
+        assert problems == []
+
+    asyncio.run(run())
+
+
+def test_a_client_that_does_not_wait_for_its_answer_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def claims(_: World) -> None:
+        gone = grpc.aio.InternalError("the status could not be sent"), asyncio.CancelledError()
+        for error in (*gone, ZeroDivisionError("a bug")):
+            logging.getLogger("grpc._cython.cygrpc").error("what gRPC says: %s", error, exc_info=error)
+
+    serve(claims)
+    assert caplog.messages == ["what gRPC says: a bug"]

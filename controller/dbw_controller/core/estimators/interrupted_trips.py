@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct
 from dbw_controller.core.estimators.forecast import Forecast, forecast
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import MAX_ITERATION, MAX_SECONDS, Arrivals, EndCause, IterationSummary
-from dbw_controller.core.state import Count, Real, Workers, decode, pack, unpack
+from dbw_controller.core.state import Workers, decode, pack, unpack
 
 FADING, SLOW_FADING = 0.87, 0.97  # what an iteration counts after the next one, and after one that tells nothing
 EXPOSED_FRACTION = 0.05  # of an iteration: a worker that did not arrive for longer than this tells something
@@ -41,9 +41,9 @@ class InterruptedTripsState(Struct, frozen=True):
     events: bytes
     mean: bytes
     square: bytes
-    weight: Real
-    drawn: Count
-    firsts: Annotated[list[Real], Meta(max_length=FIRSTS)]
+    weight: Annotated[float, Meta(ge=0, le=FIRSTS * DRAWS)]
+    drawn: Annotated[int, Meta(ge=0, le=MAX_ITERATION)]
+    firsts: Annotated[list[Annotated[float, Meta(ge=0, le=MAX_SECONDS)]], Meta(max_length=FIRSTS)]
     missed: bytes | None = None  # missing in states of earlier versions
 
 
@@ -84,7 +84,7 @@ class InterruptedTrips:
         longer = (self._exposure + average) / (self._events + 1)
         fading = FADING ** (1 / DRAWS)
         for _ in range(DRAWS):
-            self._drawn += 1
+            self._drawn = (self._drawn + 1) % MAX_ITERATION
             uniform = (self._drawn * STEP + np.arange(1, len(seconds) + 1) * WORKER_STEP) % 1.0
             drawn = np.minimum(duration - longer * np.log1p(-uniform), MAX_SECONDS)
             times = np.sort(np.where(arrived, seconds, drawn))

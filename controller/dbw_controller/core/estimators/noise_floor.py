@@ -9,12 +9,13 @@ be large enough; a caution doubles then each time, until the loss falls again.
 """
 
 import math
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from dbw_controller.core.estimators.gain import Skipped, gradient_variance
 from dbw_controller.core.reports import IterationSummary
-from dbw_controller.core.state import Count, Real
+from dbw_controller.core.state import Count, Real, one_more
 
 FADING, LOSS_FADING = 0.9, 0.97  # what a variance counts after the next one, and a loss after the next gradient
 PROGRESS = 0.98  # the loss has improved when it is below so much of what it was
@@ -50,12 +51,12 @@ class NoiseFloor(Struct):
     improved: Real | None = None  # F̂ at the last improvement, and
     since: Count = 0  # iterations since then
     iterations: Count = 0
-    caution: Real = 1.0
+    caution: Annotated[float, Meta(ge=1.0, le=MOST_CAUTIOUS)] = 1.0
     without_variance: Count = 0  # iterations in a row that did not report it
 
     def observe(self, summary: IterationSummary) -> None:
         """Learn from an iteration. What it does not report, or reports in impossible numbers, is left out."""
-        self.iterations += 1
+        self.iterations = one_more(self.iterations)
         if summary.learning_rate is not None and 0 <= summary.learning_rate < math.inf:
             self.rate = summary.learning_rate
         self._observe_variance(summary)
@@ -67,7 +68,7 @@ class NoiseFloor(Struct):
     def _observe_variance(self, summary: IterationSummary) -> None:
         moments = summary.moments
         variance = Skipped.SPREAD_MISSING if moments is None else gradient_variance(summary.k, moments)
-        self.without_variance += 1
+        self.without_variance = one_more(self.without_variance)
         if moments is not None and not isinstance(variance, Skipped):
             within = moments.degrees_of_freedom if moments.within_worker_variance is not None else 0
             self.variance.add(variance, summary.k - 1 + within, FADING)
@@ -76,7 +77,7 @@ class NoiseFloor(Struct):
     def _judge(self, loss: float) -> None:
         """Be more cautious where the loss has not improved for long, and less with every improvement."""
         self.least = loss if self.least is None else min(self.least, loss)
-        self.since += 1
+        self.since = one_more(self.since)
         if self.improved is None or loss < self.improved - (1 - PROGRESS) * abs(self.improved):
             self.improved, self.since = loss, 0
             self.caution = max(self.caution / RELIEF, 1.0)

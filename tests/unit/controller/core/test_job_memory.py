@@ -249,6 +249,7 @@ def test_arrivals_that_wait_for_an_end_that_never_comes_do_not_pile_up() -> None
         lambda memory: memory.pop("trips"),
         lambda memory: memory.pop("interrupted"),
         lambda memory: memory["floor"].update(caution="much"),
+        lambda memory: memory["floor"].update(caution=-1e4),
         lambda memory: memory["floor"].update(variance=None),
         lambda memory: memory["roster"].append(0),
         lambda memory: memory["trips"].update(live=None),

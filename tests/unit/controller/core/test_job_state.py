@@ -13,10 +13,10 @@ from dbw_controller.core.errors import (
 )
 from dbw_controller.core.job import Job
 from dbw_controller.core.job_state import STATE_VERSION
-from dbw_controller.core.policies import POLICIES, BlindDbw, Choice, Observation, Static
+from dbw_controller.core.policies import POLICIES, BlindDbw, Choice, DbwPlus, Observation, Static
 from dbw_controller.core.reasons import Input, Reason
-from dbw_controller.core.reports import Arrivals, GradientMoments, IterationSummary, Membership, Report
-from dbw_controller.core.spec import JobSpec
+from dbw_controller.core.reports import MAX_ITERATION, Arrivals, GradientMoments, IterationSummary, Membership, Report
+from dbw_controller.core.spec import JobSpec, SyncMode
 from tests.jobs import full_report, new_job, seconds, trained_job
 from tests.states import Change, changed
 
@@ -162,3 +162,16 @@ def test_the_estimates_of_a_decision_do_not_keep_those_of_workers_that_are_gone(
     durations = job.decision().estimates.durations
     assert durations is not None
     assert [(len(column), column.base) for column in durations] == [(2, None)] * 3
+
+
+def test_a_job_that_has_adopted_the_largest_counts_can_be_restored_when_it_has_gone_on() -> None:
+    def count(state: dict[str, Any]) -> None:
+        state["learnt_iterations"] = state["memory"]["drawn"] = MAX_ITERATION
+        state["memory"]["floor"].update(dict.fromkeys(("since", "iterations", "without_variance"), 2**63 - 1))
+
+    spec = JobSpec(DbwPlus(), sync_mode=SyncMode.PUSH_INTERRUPT)
+    teacher, job = Job(spec, Membership(4)), Job(spec, Membership(4))
+    teacher.report(full_report(0))
+    job.adopt(changed(teacher.learnt(), count))
+    job.report(full_report(0))
+    assert Job.restore(job.snapshot()).learnt_iterations == MAX_ITERATION

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -77,3 +78,25 @@ def test_work_whose_caller_goes_away_keeps_its_turn_until_it_ends() -> None:
         assert await following == "alice"
 
     run(claims())
+
+
+def test_work_that_fails_when_its_caller_has_gone_is_no_error_in_the_log() -> None:
+    async def claims() -> None:
+        heavy, go_on, problems = HeavyWork(), asyncio.Event(), list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: problems.append(about))
+
+        async def fail() -> None:
+            await go_on.wait()
+            raise LimitReachedError("memory", "there is no room")
+
+        gone = asyncio.ensure_future(heavy.run("alice", fail))
+        await settle()
+        gone.cancel()
+        with suppress(asyncio.CancelledError):
+            await gone
+        go_on.set()
+        await settle()
+        gc.collect()
+        assert problems == []
+
+    asyncio.run(claims())

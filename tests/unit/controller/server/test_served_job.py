@@ -1,10 +1,12 @@
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,28 @@ def test_what_follows_a_change_is_done_even_if_the_caller_has_gone_away() -> Non
             await caller
         go_on.set()
         await followed.wait()
+
+    asyncio.run(claims())
+
+
+def test_what_a_job_refuses_a_caller_that_has_gone_away_is_no_error_in_the_log() -> None:
+    async def claims() -> None:
+        problems: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, about: problems.append(about))
+        served, go_on = served_job(), threading.Event()
+
+        def refuse() -> None:
+            go_on.wait()
+            served.require_session("of somebody else")
+
+        caller = asyncio.ensure_future(served.run(refuse, in_thread=True))
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait([caller])
+        go_on.set()
+        await served.run(lambda: None, in_thread=True)  # which waits for what was refused
+        gc.collect()
+        assert problems == []
 
     asyncio.run(claims())
 

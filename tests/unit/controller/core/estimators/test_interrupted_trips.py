@@ -258,8 +258,11 @@ def packed(*numbers: float) -> bytes:
         lambda state: state.update(live=[0, 1, 2, 3]),
         lambda state: state.update(live=["0", 1, 2]),
         lambda state: state.update(weight=math.inf),
+        lambda state: state.update(weight=-1.0),
         lambda state: state.update(drawn=-1),
+        lambda state: state.update(drawn=2**63 - 1),
         lambda state: state.update(firsts=[math.nan]),
+        lambda state: state.update(firsts=[-1e300]),
         lambda state: state.update(firsts=None),
     ],
 )
