@@ -84,7 +84,9 @@ class Call:
         """Let the caller know, ahead of any response, that its requests are being read."""
         self._is_accepted = True
         sending = asyncio.ensure_future(self._context.send_initial_metadata(()))
-        sending.add_done_callback(lambda done: done.exception())  # otherwise asyncio complains if the client has gone
+        sending.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # otherwise asyncio complains if the client has gone
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:

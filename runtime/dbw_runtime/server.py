@@ -193,7 +193,6 @@ def _make_server(
         "grpc.max_allowed_incoming_connections": max_connections(options.max_connections),
     }
     server = grpc.aio.server(options=list(settings.items()))
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
     tokens = None if options.token_file is None else Tokens(options.token_file)
     certificates = None if options.tls_client_ca is None else Certificates(options.identity_file)
     authenticator = Authenticator(tokens, certificates)
@@ -226,11 +225,6 @@ def _end_process(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     sys.stdout.flush()
     os._exit(code)
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Leave out what gRPC says of a client that goes away while it is answered, which any client may do at any rate."""
-    return not record.getMessage().startswith("ExecuteBatchError raised in core")
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:

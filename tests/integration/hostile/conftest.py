@@ -112,6 +112,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     tokens = tmp_path_factory.mktemp("tokens") / "tokens"
     tokens.write_text(f"good {GOOD}\nhostile {HOSTILE}\n")
     flags = ("--token-file", str(tokens), "--max-identity-calls", str(MAX_IDENTITY_CALLS))
+    running: Server
     if request.param == "controller":
         with controller(*flags) as running:
             yield Target(running, f"{CONTROLLER}GetJob", train)
