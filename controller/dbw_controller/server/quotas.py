@@ -13,6 +13,7 @@ from typing import Protocol
 from dbw_controller.core.errors import LimitReachedError
 
 MIB = 2**20
+UNCHARGED_BYTES = MIB  # that a job may have grown by before it is counted again, which takes time
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Charged(Protocol):
 
     owner: str
     charged_bytes: int  # what was counted for it last
+    uncharged_bytes: int  # by which it may have grown since then, at most
     ended: bool  # after which it is not counted
 
     @property
@@ -83,10 +85,17 @@ class Quotas:
         self._jobs[job.owner] += 1
         self.charge(job)
 
+    def grown(self, job: Charged, more: int) -> None:
+        """Count what a job takes, if it may have grown much since that was done."""
+        job.uncharged_bytes += more
+        if job.uncharged_bytes >= UNCHARGED_BYTES:
+            self.charge(job)
+
     def charge(self, job: Charged) -> None:
         """Count what a job takes now."""
         if job.ended:
             return
+        job.uncharged_bytes = 0
         size = job.memory_bytes
         self._add(job.owner, size - job.charged_bytes)
         job.charged_bytes = size

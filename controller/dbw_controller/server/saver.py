@@ -67,7 +67,10 @@ class Disk:
 async def unless_cancelled(work: "asyncio.Future[T]") -> T:
     """Wait for work that goes on if the caller is cancelled. Then nobody is told how it ends."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())  # otherwise asyncio complains then
-    return await asyncio.shield(work)
+    try:
+        return await asyncio.shield(work)
+    finally:
+        del work  # otherwise its failure, which knows this frame, would keep itself in memory, and what it is about
 
 
 class Saver:

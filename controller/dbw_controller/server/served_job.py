@@ -80,7 +80,7 @@ class ServedJob:
         self.statistics, self.recent = Statistics(), RecentReports()
         self.watchers: set[Watcher] = set()
         self.ended = False  # deleted
-        self.charged_bytes = 0  # see Quotas
+        self.charged_bytes = self.uncharged_bytes = 0  # see Quotas
         self.streams: dict[Call, str] = {}  # and the session of each
         self.saver = Saver(name, disk, self._state)
         self._clock, self._wall_clock = disk.clock, wall_clock

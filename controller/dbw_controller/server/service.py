@@ -119,7 +119,7 @@ class ControllerService:
             if spec != served.job.spec:
                 raise JobDiffersError(served.name, _differences(served.job.spec, spec))
 
-            growth = self._growth(served, request.membership)
+            growth = self._growth(served, request.membership.live_workers)
             self._quotas.require_room(served.owner, growth)
 
             def attach() -> pb.CreateJobResponse:  # the answer shows nothing that others do later
@@ -176,10 +176,10 @@ class ControllerService:
         reports = [messages.report_from(part) for part in requests]  # one that makes no sense changes nothing
         if len(reports) == 1 and served.is_free and growth < LARGE_GROWTH:
             outcome: Outcome | None = served.apply_report(request.session, reports[0], begin)
-            self._loop.call_soon(self._after_reply, served, requests, reports, [outcome])
+            self._loop.call_soon(self._after_reply, served, growth, requests, reports, [outcome])
         else:  # one after the other, with nothing between them
             apply = partial(served.apply_reports, request.session, reports, begin)
-            after_reply = partial(self._after_reply, served, requests, reports)
+            after_reply = partial(self._after_reply, served, growth, requests, reports)
             outcomes, failure = await served.run(
                 apply,
                 then=lambda applied: after_reply(applied[0]),
@@ -195,23 +195,27 @@ class ControllerService:
 
     def _require_room_for(self, served: ServedJob, request: AnyReport) -> int:
         """Refuse a report that is too large for the job or its owner's quota; returns how much memory it may take."""
+        live_workers = 0
         if request.HasField("membership"):
             self._require_room(request.membership)
+            live_workers = request.membership.live_workers
         preceding = () if isinstance(request, pb.ReportRequest) else request.preceding
         if len(preceding) > MAX_PRECEDING:
             text = f"{MAX_PRECEDING} iterations may precede a summary, not {len(preceding)}; leave the oldest out"
             raise LimitReachedError("preceding", text)
-        batches = len(request.arrivals) + sum(len(ended.arrivals) for ended in preceding)
+        batches = len(request.arrivals)
+        if preceding:
+            batches += sum(len(ended.arrivals) for ended in preceding)
         if batches > MAX_BATCHES:
             text = f"a report may have {MAX_BATCHES} messages of arrivals, not {batches}; send several"
             raise LimitReachedError("arrivals", text)
-        growth = self._growth(served, request.membership, batches + len(preceding) + 1)
+        growth = self._growth(served, live_workers, batches + len(preceding) + 1)
         self._quotas.require_room(served.owner, growth)
         return growth
 
-    def _growth(self, served: ServedJob, membership: MembershipMessage, rows: int = 0) -> int:
-        """How much memory a membership may take at most, with this many more rows of samples."""
-        there, workers = served.job.durations.workers, membership.live_workers
+    def _growth(self, served: ServedJob, workers: int, rows: int = 0) -> int:
+        """How much memory this many workers may take at most, with this many more rows of samples."""
+        there = served.job.durations.workers
         if workers > there:  # all samples are copied
             return served.job.memory_bytes(workers) + rows * workers * CELL_BYTES
         return rows * there * CELL_BYTES
@@ -219,6 +223,7 @@ class ControllerService:
     def _after_reply(
         self,
         served: ServedJob,
+        growth: int,
         requests: Sequence[AnyReport],
         reports: Sequence[Report],
         outcomes: Sequence[Outcome | None],
@@ -233,7 +238,7 @@ class ControllerService:
             if outcome.is_new and served.watchers and not isinstance(request, pb.ReportRequest):
                 tell_all(served.watchers, partial(watch_message, served, request.summary))
         served.changed(iterations)
-        self._quotas.charge(served)
+        self._quotas.grown(served, growth)
         if served.is_free:  # otherwise the next report, in a thread, does it
             served.job.catch_up()
 

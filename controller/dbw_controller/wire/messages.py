@@ -1,7 +1,7 @@
 """Between the messages of the contract and what the controller works with, in both directions."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from enum import Enum
@@ -115,9 +115,10 @@ def _arrivals_from(batches: Iterable[iteration_pb2.Arrivals]) -> list[Arrivals]:
     return [batch for batch in arrivals if batch.seconds.size]  # others say nothing, and would be kept
 
 
-def _copied(workers: Any) -> "array[int]":  # noqa: ANN401 (a column of a message)
+def _copied(workers: Any) -> Sequence[int]:  # noqa: ANN401 (a column of a message)
     if len(workers) < 64:  # so few are faster one by one, as in the core
-        return array("I", workers)
+        few: list[int] = workers[:]
+        return few
     return array("I", np.array(workers, np.uint32).tobytes())
 
 

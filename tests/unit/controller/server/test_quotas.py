@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from dbw_controller.core.errors import LimitReachedError
-from dbw_controller.server.quotas import JobLimits, Quotas
+from dbw_controller.server.quotas import MIB, UNCHARGED_BYTES, JobLimits, Quotas
 
 
 @dataclass
@@ -13,6 +13,7 @@ class Job:
     owner: str
     memory_bytes: int
     charged_bytes: int = 0
+    uncharged_bytes: int = 0
     ended: bool = False
 
 
@@ -81,3 +82,13 @@ def test_callers_without_an_identity_have_the_totals_only() -> None:
         quotas.require_job("", 20)
         quotas.add(Job("", 20))
     assert refusal(quotas, "", 41) == "max_total_bytes"
+
+
+def test_a_job_that_grows_little_by_little_is_counted_now_and_then() -> None:
+    quotas, job = Quotas(JobLimits(identity_bytes=4 * MIB)), Job("alice", MIB)
+    quotas.add(job)
+    job.memory_bytes = 3 * MIB
+    quotas.grown(job, UNCHARGED_BYTES - 1)
+    quotas.require_room("alice", 2 * MIB)
+    quotas.grown(job, 1)
+    assert refusal(quotas, "alice", 2 * MIB) == "max_identity_bytes"
