@@ -5,6 +5,7 @@ code is 1 if anything happens that is not documented: what led to it is printed,
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def fuzz_decoders(seed: int, seconds: float | None = None) -> list[str]:
     limit = () if seconds is None else ("--seconds", str(seconds))
     command = [sys.executable, "-m", "tests.fuzz.decoding", "--output", str(folder), "--seed", str(seed), *limit]
     with (folder / "stderr").open("w") as stderr:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+        scratch = {**os.environ, "TMPDIR": str(folder)}
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False, env=scratch)
     print(done.stdout, end="", flush=True)
     if done.returncode:
         return [

@@ -121,6 +121,8 @@ class InterruptedTrips:
         """Replace all that was learnt by an encoded state."""
         state = decode(data, InterruptedTripsState)
         live = state.live
+        if state.weight and not live:
+            raise ValueError("there are times of workers, and no workers")
         columns = [unpack(getattr(state, name), len(live), 0, most) for name, most in COLUMNS.items()]
         self._exposure, self._events, self._mean, self._square = columns
         self._live, self._firsts = tuple(live), deque(state.firsts, FIRSTS)

@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from dbw_controller.core.errors import StateDamagedError, damaged_state
-from dbw_controller.core.estimators.interrupted_trips import MISSES, RETRY_EVERY, InterruptedTrips
+from dbw_controller.core.estimators.interrupted_trips import COLUMNS, MISSES, RETRY_EVERY, InterruptedTrips
 from dbw_controller.core.kernels import Array
 from dbw_controller.core.reports import MAX_SECONDS, Arrivals, EndCause
 from dbw_controller.core.spec import SyncMode
@@ -259,6 +259,7 @@ def packed(*numbers: float) -> bytes:
         lambda state: state.update(live=["0", 1, 2]),
         lambda state: state.update(weight=math.inf),
         lambda state: state.update(weight=-1.0),
+        lambda state: state.update({name: [] if name == "live" else b"" for name in ("live", *COLUMNS, "missed")}),
         lambda state: state.update(drawn=-1),
         lambda state: state.update(drawn=2**63 - 1),
         lambda state: state.update(firsts=[math.nan]),
