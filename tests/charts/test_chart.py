@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dbw_controller.server.quotas import DEFAULT_LIMITS, MIB
 from tests.charts.chart import (
     NAMESPACE,
     ROOT,
@@ -22,6 +23,7 @@ from tests.charts.chart import (
     render,
 )
 from tests.charts.options import CHART
+from tests.upgrade.versions import checked_out
 from tests.version import VERSION
 
 pytestmark = needs_helm
@@ -432,19 +434,40 @@ def test_without_an_operator_nothing_of_its_is_installed() -> None:
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Callable[..., str]:
-    """What Helm says after it has installed the chart with these settings, in one line."""
-    copy = Path(shutil.copytree(CHART, tmp_path / "dbw"))  # Helm shows them only once something is installed
+def chart_with_notes(tmp_path: Path) -> Path:
+    """A copy of the chart that renders its notes as a manifest: Helm shows them only once something is installed."""
+    copy = Path(shutil.copytree(CHART, tmp_path / "dbw"))
     shutil.copy(CHART / "templates/NOTES.txt", copy / "notes")
     (copy / "templates/notes.yaml").write_text('text: {{ tpl (.Files.Get "notes") . | toJson }}')
+    return copy
+
+
+@pytest.fixture
+def notes(chart_with_notes: Path) -> Callable[..., str]:
+    """What Helm says after it has installed the chart with these settings, in one line."""
 
     def show(*settings: str) -> str:
         further = [argument for setting in settings for argument in ("--set", setting)]
         only = ("--namespace", NAMESPACE, "--show-only", "templates/notes.yaml")
-        shown = helm("template", "try", str(copy), *only, *further)
+        shown = helm("template", "try", str(chart_with_notes), *only, *further)
+        assert shown.returncode == 0, shown.stderr
         return " ".join(yaml.safe_load(shown.stdout)["text"].split())
 
     return show
+
+
+def test_values_of_the_last_release_can_be_reused(
+    notes: Callable[..., str], chart_with_notes: Path, tmp_path: Path
+) -> None:
+    release = checked_out(tmp_path / "release").folder
+    assert release is not None
+    # What `helm upgrade --reuse-values` does: the defaults of the new chart are not there.
+    shutil.copy(release / "helm/dbw/values.yaml", chart_with_notes / "values.yaml")
+    assert "The controller is try-dbw-controller:50051" in notes()
+    whole = helm("template", "try", str(chart_with_notes), "--namespace", NAMESPACE)
+    assert whole.returncode == 0, whole.stderr
+    refused = helm("template", "try", str(chart_with_notes), "--set", "networkPolicy.enabled=false")
+    assert "set insecure.otherNamespaces=true" in refused.stderr
 
 
 def test_the_notes_say_what_protects_and_what_does_not(notes: Callable[..., str]) -> None:
@@ -453,7 +476,38 @@ def test_the_notes_say_what_protects_and_what_does_not(notes: Callable[..., str]
     assert "every pod of the cluster can call" in everybody
     assert "Other namespaces are served without TLS and proof of identity" in everybody
     named = "networkPolicy.metricsFrom[0].podSelector.matchLabels.app=prometheus"
-    assert "Prometheus may read metrics only from: [{" in notes("monitoring.scrape.enabled=true", named)
+    assert 'networkPolicy.metricsFrom: [{"podSelector":{}}]' in notes()
+    assert 'networkPolicy.metricsFrom: [{"podSelector":{"matchLabels"' in notes(named)
+    assert "networkPolicy.metricsFrom" not in everybody
+
+
+MEMORY, QUOTA = "controller.resources.limits.memory", "controller.options.max_total_bytes"
+ENOUGH = DEFAULT_LIMITS.total_bytes // MIB + 512
+
+
+@pytest.mark.parametrize("settings", [[f"{MEMORY}={ENOUGH - 1}Mi"], [f"{MEMORY}=1Gi", f"{QUOTA}={512 * MIB + 1}"]])
+def test_the_notes_say_if_jobs_may_take_more_memory_than_the_controller_has(
+    notes: Callable[..., str], settings: list[str]
+) -> None:
+    assert QUOTA in notes(*settings)
+    assert QUOTA not in notes("controller.enabled=false", *settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [],
+        [f"{MEMORY}={ENOUGH}Mi"],
+        [f"{MEMORY}=1Gi", f"{QUOTA}={512 * MIB}"],
+        [f"{MEMORY}=1G"],  # only Mi and Gi are looked at
+        [f"{MEMORY}=null"],
+        ["controller.resources.limits=null"],
+    ],
+)
+def test_the_notes_say_nothing_of_memory_that_suffices_or_is_not_known(
+    notes: Callable[..., str], settings: list[str]
+) -> None:
+    assert QUOTA not in notes(*settings)
 
 
 def test_the_notes_say_what_to_do_next(notes: Callable[..., str]) -> None:

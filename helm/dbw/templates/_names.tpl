@@ -113,3 +113,10 @@ labels:
 {{- with default $all.registry $own.registry }}{{ . }}/{{ end -}}
 {{- $own.repository }}:{{ coalesce $own.tag $all.tag .root.Chart.AppVersion -}}
 {{- end -}}
+
+{{/* How many MiB a quantity of memory in whole Mi or Gi is; empty for other units. */}}
+{{- define "dbw.mebibytes" -}}
+{{- if regexMatch "^[0-9]+(Mi|Gi)$" . -}}
+{{- mul (regexFind "^[0-9]+" . | int64) (hasSuffix "Gi" . | ternary 1024 1) -}}
+{{- end -}}
+{{- end -}}
