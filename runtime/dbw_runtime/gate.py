@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 LAST_ANSWERS_SECONDS = 0.5
 LIMIT_RETRY_SECONDS = 1.0
 BURST_SECONDS = 1.0  # an identity may make the requests of this time at once
+MAX_DELAY = 5.0  # seconds that a stream has to wait for its turn, at most: its client may not wait, and begin others
 LOG_SECONDS = 1.0  # between lines about refusals for the same reason
 
 
@@ -33,7 +34,8 @@ class CallLimits:
     calls: int = 4096  # open at once
     identity_calls: int = 256  # open at once, of one identity
     identity_rate: float = 2000.0  # requests a second, of one identity
-    first_request_seconds: float = 30.0  # within which the first request of a call must be there
+    first_request_seconds: float = 30.0  # within which the request of a single call must be there
+    first_of_stream_seconds: float = 600.0  # within which the first one of a stream must: an iteration may take long
     reading_seconds: float = 120.0  # within which a client must take a response
     newest_first: bool = False  # whether the oldest call makes room for a new one, rather than keeping it out
 
@@ -42,6 +44,7 @@ class OpenCall(Protocol):
     """What the gate knows of a call."""
 
     identity: str
+    is_stream: bool  # whether it may have several requests
     task: "asyncio.Task[Any]"
 
     def end(self, error: Exception) -> None:
@@ -68,6 +71,7 @@ class Gate:
         self.calls: dict[OpenCall, None] = {}  # that were admitted, until their status is sent; the oldest first
         self.tasks: set[asyncio.Task[Any]] = set()  # of all calls, until their status is sent
         self._silent = Deadlines(limits.first_request_seconds, self._end_silent, clock)
+        self._silent_streams = Deadlines(limits.first_of_stream_seconds, self._end_silent, clock)
         self._unread = Deadlines(limits.reading_seconds, self._end_unread, clock)
         self._open: Counter[str] = Counter()  # calls by identity
         self._used_until: dict[str, float] = {}  # by identity: when its requests would be due at its full rate
@@ -90,14 +94,15 @@ class Gate:
             self._make_room()
         self.calls[call] = None
         self._open[identity] += 1
-        self._silent.begin(call)
+        (self._silent_streams if call.is_stream else self._silent).begin(call)
         self.turns.pause()
 
     def _make_room(self) -> None:
         """End a call that has sent nothing yet, so that such calls cannot keep others out."""
         text = f"{self._limits.calls} calls are open already; close some, or see the option --max-calls"
         full = limit_reached("max_calls", text, LIMIT_RETRY_SECONDS)
-        oldest = next(iter(self.calls)) if self._limits.newest_first else self._silent.oldest
+        silent = self._silent.oldest or self._silent_streams.oldest
+        oldest = next(iter(self.calls)) if self._limits.newest_first else silent
         if oldest is None:
             raise full
         self._end(oldest, full)
@@ -105,6 +110,7 @@ class Gate:
     def heard(self, call: OpenCall) -> None:
         """A request of a call has come."""
         self._silent.end(call)
+        self._silent_streams.end(call)
 
     def begin_response(self, call: OpenCall) -> None:
         """A response is being sent, which waits until the client reads."""
@@ -118,7 +124,7 @@ class Gate:
         """A call has ended."""
         if call in self.calls:
             del self.calls[call]
-            self._silent.end(call)
+            self.heard(call)
             self._unread.end(call)
             self._open[call.identity] -= 1
             if not self._open[call.identity]:
@@ -128,21 +134,23 @@ class Gate:
         self.discard(call)
         call.end(error)
 
+    # With UNAVAILABLE, because what is on its way meanwhile is to be sent again.
     def _end_silent(self, call: OpenCall) -> None:
-        seconds = self._limits.first_request_seconds
-        text = f"no request has come for {seconds:g} s; begin a call when there is something to send"
-        self._end(call, limit_reached("first_request_seconds", text, LIMIT_RETRY_SECONDS))
+        limits = self._limits
+        seconds = limits.first_of_stream_seconds if call.is_stream else limits.first_request_seconds
+        self._end(call, not_ready(f"no request has come for {seconds:g} s; begin a call when there is one to send"))
 
     def _end_unread(self, call: OpenCall) -> None:
-        text = f"no response was read for {self._limits.reading_seconds:g} s; read all responses, or cancel the call"
-        self._end(call, limit_reached("reading_seconds", text, LIMIT_RETRY_SECONDS))
+        seconds = self._limits.reading_seconds
+        self._end(call, not_ready(f"no response was read for {seconds:g} s; read all responses, or cancel the call"))
 
     def delay(self, identity: str) -> float:
         """Count a request; returns the seconds until it is due at the rate that its identity may have."""
         if not identity:
             return 0.0
-        self._used_until[identity] = until = self._next_use(identity)
-        return max(until - self._now(), 0.0)
+        now = self._now()
+        self._used_until[identity] = until = min(self._next_use(identity), now + MAX_DELAY)
+        return max(until - now, 0.0)
 
     def refuse_if_too_fast(self, identity: str) -> None:
         """Count a request, unless its identity has made too many."""

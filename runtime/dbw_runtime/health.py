@@ -17,9 +17,11 @@ from dbw_runtime.failure import StatusError, limit_reached
 from dbw_runtime.gate import CallLimits
 from dbw_runtime.rpc import Call
 
+UNKNOWN = "unknown"  # no service has this name
 HEALTH: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
-# These calls need no token. None of them takes the place of a client's call, and none can keep the next one out.
-MAX_WATCHERS = 50
+# These calls need no token. None of them takes the place of a client's call, and none can keep the next one out. gRPC
+# takes as large a message for them as for others: a few such are what anybody who can connect may have it keep.
+MAX_WATCHERS = 8
 HEALTH_LIMITS = CallLimits(calls=2 * MAX_WATCHERS, first_request_seconds=5.0, newest_first=True)
 
 
@@ -55,10 +57,12 @@ class Health:
         if self._watchers >= MAX_WATCHERS:
             raise limit_reached("watchers", f"{MAX_WATCHERS} watch already; use Check", retry_seconds=1.0)
         self._watchers += 1
+        service = request.service if request.service in self._services else UNKNOWN
+        del request  # it may be large
         try:
             while True:
                 changed = self._changed
-                await call.write(self._response(request.service))
+                await call.write(self._response(service))
                 await changed.wait()
         finally:
             self._watchers -= 1

@@ -57,7 +57,9 @@ class MetricsServer:
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            next(iter(self._connections)).cancel()
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.cancel()
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = None
@@ -66,8 +68,8 @@ class MetricsServer:
                 async with asyncio.timeout(SECONDS):
                     await self._answer(reader, writer)
         finally:
-            del self._connections[task]
-            writer.transport.abort() if task.cancelling() else writer.close()
+            self._connections.pop(task, None)
+            writer.transport.abort()  # also what was not read of an answer
 
     async def _answer(self, reader: StreamReader, writer: StreamWriter) -> None:
         try:
@@ -78,7 +80,8 @@ class MetricsServer:
         else:
             response = self._respond(environment)
         writer.write(response)
-        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
 
     def _respond(self, environment: dict[str, Any]) -> bytes:
         """What the application answers. Requests wait for each other here, so that none costs more than one thread."""

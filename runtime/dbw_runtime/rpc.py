@@ -30,10 +30,10 @@ ServicerContext = Any  # grpc.aio.ServicerContext, whose type hints lack what it
 class Call:
     """One rpc that is being served."""
 
-    def __init__(self, context: ServicerContext, gate: Gate) -> None:
+    def __init__(self, context: ServicerContext, gate: Gate, is_stream: bool) -> None:
         self.caller = gate.authenticate(context)
         self.identity = self.caller.identity
-        self._context, self._gate = context, gate
+        self._context, self._gate, self.is_stream = context, gate, is_stream
         task = asyncio.current_task()
         assert task is not None, "gRPC serves every call in a task"
         self.task: asyncio.Task[Any] = task
@@ -175,7 +175,7 @@ def _handler(
     async def serve(_: object, context: ServicerContext) -> bytes | None:
         call = None
         try:
-            call = Call(context, gate)
+            call = Call(context, gate, method.client_streaming)
             if method.client_streaming:
                 answering = function(call)
             else:

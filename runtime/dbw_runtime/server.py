@@ -106,7 +106,9 @@ SETTINGS = {
     "grpc.server_handshake_timeout_ms": 10_000,
     "grpc.max_connection_idle_ms": 300_000,
     "grpc.max_connection_age_ms": 3_600_000,
-    "grpc.max_concurrent_streams": 128,  # of one connection; further calls wait in their client
+    # Of one connection, which all clients in a process of Python share. Further calls wait in their client, and nobody
+    # is told: so there are more than an identity may have open by default.
+    "grpc.max_concurrent_streams": 1024,
     # Calls that were not looked at yet. gRPC cancels some of those beyond 1000, whoever made them.
     "grpc.server.max_pending_requests": 16_000,
     "grpc.server.max_pending_requests_hard_limit": 20_000,

@@ -30,7 +30,7 @@ DATA = Path(__file__).parent / "data"
 SUFFIX = ".jsonl.gz"
 # A job of a recording is older than any limit when it is played years later, and must stay.
 FLAGS = ("--silent-days", "0")
-NOT_REPRODUCIBLE = ("create_time", "update_time", "total_bytes", "sha256", "format_version")
+NOT_REPRODUCIBLE = ("silent_seconds", "create_time", "update_time", "total_bytes", "sha256", "format_version")
 
 Step = dict[str, Any]
 

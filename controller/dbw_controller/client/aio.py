@@ -102,10 +102,10 @@ class AsyncTrainingJob(Training):
         return False
 
     async def _stay_attached(self) -> None:
-        while not self._closed and self._conversation.link is not Link.TAKEN:
+        while not self._closed:
             await asyncio.sleep(next(self._waits))
             try:
-                if self.replaced and not await self._may_take_back():
+                if self._conversation.link is Link.REPLACED and not await self._may_take_back():
                     continue
                 metadata = self._connection.metadata()
                 request = self._conversation.create_request()

@@ -53,7 +53,7 @@ class Link(Enum):
     ATTACHED = "attached"
     DOWN = "down"  # the last attempt to attach has failed, or took too long
     REPLACED = "replaced"  # another process has created the same job: there are no decisions until that one has gone
-    TAKEN = "taken"  # another identity has a job of this name: there will be no decisions
+    TAKEN = "taken"  # another identity has a job of this name: there are no decisions until that is gone
 
     @property
     def is_others(self) -> bool:
@@ -166,7 +166,7 @@ class Conversation:
         `problem` begins with gRPC's code where there is one; `reason` is a name of error.proto, without prefix.
         """
         if reason == "NOT_OWNER":
-            self.link, self.problem = Link.TAKEN, problem
+            self.link, self.problem, self._reset_job = Link.TAKEN, problem, True
             return False
         if self.link is Link.REPLACED:  # nobody knows what the successor does meanwhile
             self._successor = Successor(self._silent_job_seconds)

@@ -1,7 +1,6 @@
 """Whether a process that has taken a job over still uses it, judging by what the controller says of the job.
 
-Like conversation.py, this holds no clock. Times of the controller's clock are compared only with each other, and so are
-those of its caller's.
+Like conversation.py, this holds no clock, and it compares only times of its caller's.
 """
 
 from dbw.v1.job_pb2 import Job
@@ -25,14 +24,10 @@ class Successor:
             return True
         if self._seen is None or job.update_time != self._seen.update_time:
             if self._seen is not None:
-                self._iteration_seconds = max(self._iteration_seconds, _iteration_seconds(self._seen, job))
+                iterations = max(job.decision.iteration - self._seen.decision.iteration, 1)
+                self._iteration_seconds = max(self._iteration_seconds, (now - self._seen_at) / iterations)
             self._seen, self._seen_at = job, now
-            return False
         iteration = max(iteration_seconds, self._iteration_seconds)
-        return now - self._seen_at >= max(self._silent_seconds, SILENT_ITERATIONS * iteration)
-
-
-def _iteration_seconds(earlier: Job, later: Job) -> float:
-    """How long iterations between two looks at a job took, on average."""
-    seconds = (later.update_time.ToNanoseconds() - earlier.update_time.ToNanoseconds()) / 1e9
-    return seconds / max(later.decision.iteration - earlier.decision.iteration, 1)
+        # Earlier controllers do not say it, and know nothing of a stream that is open, though nothing comes on it.
+        silent = job.silent_seconds if job.HasField("silent_seconds") else now - self._seen_at
+        return silent >= max(self._silent_seconds, SILENT_ITERATIONS * iteration)

@@ -124,7 +124,7 @@ class TrainingJob(Training):
     def _stay_attached(self) -> None:
         while not self._closing.wait(next(self._waits)):
             try:
-                if self.replaced and not self._may_take_back():
+                if self._conversation.link is Link.REPLACED and not self._may_take_back():
                     continue
                 for response in self._attach():
                     self._waits = delays()
@@ -139,8 +139,6 @@ class TrainingJob(Training):
                 with self._changed:
                     self._failed(error)
                     self._changed.notify_all()
-                if self._conversation.link is Link.TAKEN:
-                    return
 
     def _may_take_back(self) -> bool:
         """Look whether the process that has taken the job over has gone."""

@@ -17,12 +17,13 @@ log = logging.getLogger("dbw.client")
 LINK_CHANGES = {
     Link.ATTACHING: (logging.INFO, "the connection has ended, attaching again: %s"),
     Link.DOWN: (logging.WARNING, "cannot attach, trying again: %s"),
-    Link.TAKEN: (logging.ERROR, "the controller refuses the job for good, there will be no decisions: %s"),
 }
-REPLACED = (
-    "another process has taken the job %s over: no decisions until that one has gone; if both are to train, give each"
-    " a job of its own (--job): %s"
-)
+OTHERS = {
+    Link.REPLACED: "another process has taken the job %s over: no decisions until that one has gone; if both are to"
+    " train, give each a job of its own (--job): %s",
+    Link.TAKEN: "another identity has a job called %s: no decisions until that is gone; choose another name"
+    " (--job): %s",
+}
 
 
 class Training:
@@ -86,11 +87,12 @@ class Training:
 
     @property
     def replaced(self) -> bool:
-        """Whether another process has created the same job. This one is on fallback, and attaches once that has gone.
+        """Whether another process has created the same job, or another identity has one of this name.
 
-        It looks after about 30 seconds, then less and less often, every four minutes at least.
+        This one is on fallback, and attaches once the other has gone. It looks after about 30 seconds, then less and
+        less often, every four minutes at least.
         """
-        return self._conversation.link is Link.REPLACED
+        return self._conversation.link.is_others
 
     @property
     def problem(self) -> str | None:
@@ -155,16 +157,16 @@ class Training:
         """Take in a session; returns the request to repeat, if there is one."""
         if self.replaced:
             self._waits = delays()
-            log.info("the process that had taken the job over has gone, attached again", extra=self._extra())
+            log.info("whoever had the job has gone, attached again", extra=self._extra())
         return self._conversation.created(response, self._now())
 
     def _failed(self, error: Exception) -> None:
         before, text = self._conversation.link, describe(error)
         refused = self._conversation.failed(self._now(), text, reason_of(error))
         link = self._conversation.link
-        if link is not before and link is Link.REPLACED:
+        if link is not before and link in OTHERS:
             self._waits = look_delays(self._settings.silent_job_seconds)
-            log.warning(REPLACED, self.name, text, extra=self._extra())
+            log.warning(OTHERS[link], self.name, text, extra=self._extra())
         elif link is not before:
             log.log(*LINK_CHANGES[link], text, extra=self._extra())
         if refused:

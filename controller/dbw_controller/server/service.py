@@ -40,6 +40,7 @@ PAGE = 100
 # Messages of arrivals in one request, and iterations that precede it. A parameter server needs a few; each costs time,
 # even an empty one.
 MAX_BATCHES, MAX_PRECEDING = 4096, 1024
+MAX_WATCHERS = 64  # of one job: each iteration is sent to all of them
 # What an import may take for each byte that is uploaded: the bytes themselves, and cells of samples.
 IMPORT_FACTOR = 6
 # To take in what may take so many bytes of memory, others need not wait.
@@ -259,7 +260,9 @@ class ControllerService:
     async def get_job(self, request: pb.GetJobRequest, call: Call) -> pb.GetJobResponse:
         """Show a job."""
         served = self._job(request.job, call, for_admins=True)
-        return pb.GetJobResponse(job=await served.run(partial(job_message, served)))
+        job = await served.run(partial(job_message, served))
+        job.silent_seconds = served.silent_seconds
+        return pb.GetJobResponse(job=job)
 
     async def list_jobs(self, request: pb.ListJobsRequest, call: Call) -> pb.ListJobsResponse:
         """List the jobs that the caller may see; a page's token is the last name of the page before."""
@@ -284,6 +287,8 @@ class ControllerService:
     async def watch_job(self, request: pb.WatchJobRequest, call: Call) -> None:
         """Send a job as it is, and then every iteration."""
         served = self._job(request.job, call, for_admins=True)
+        if len(served.watchers) >= MAX_WATCHERS:
+            raise LimitReachedError("watchers", f"{MAX_WATCHERS} watch this job already; end some, or ask with GetJob")
         watcher = Watcher(request.include_estimates)
         del request  # it may be large, and a call takes as long as its job
         served.watchers.add(watcher)

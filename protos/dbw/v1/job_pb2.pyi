@@ -396,6 +396,7 @@ class Job(_message.Message):
     DECISION_FIELD_NUMBER: _builtins.int
     LEARNT_ITERATIONS_FIELD_NUMBER: _builtins.int
     LOSS_FIELD_NUMBER: _builtins.int
+    SILENT_SECONDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     owner: _builtins.str
@@ -406,6 +407,8 @@ class Job(_message.Message):
     """How many iterations the job has learnt from."""
     loss: _builtins.float
     """Loss of the last iteration that reported a finite one."""
+    silent_seconds: _builtins.float
+    """How long nobody has reported for the job, in seconds: 0 while a stream of reports is open. Only GetJob tells."""
     @_builtins.property
     def spec(self) -> Global___JobSpec:
         """What it was created with, defaults filled in."""
@@ -438,13 +441,19 @@ class Job(_message.Message):
         decision: _iteration_pb2.Decision | None = ...,
         learnt_iterations: _builtins.int = ...,
         loss: _builtins.float | None = ...,
+        silent_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "create_time", b"create_time", "decision", b"decision", "loss", b"loss", "membership", b"membership", "spec", b"spec", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_silent_seconds", b"_silent_seconds", "create_time", b"create_time", "decision", b"decision", "loss", b"loss", "membership", b"membership", "silent_seconds", b"silent_seconds", "spec", b"spec", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "create_time", b"create_time", "decision", b"decision", "learnt_iterations", b"learnt_iterations", "loss", b"loss", "membership", b"membership", "name", b"name", "owner", b"owner", "spec", b"spec", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "_silent_seconds", b"_silent_seconds", "create_time", b"create_time", "decision", b"decision", "learnt_iterations", b"learnt_iterations", "loss", b"loss", "membership", b"membership", "name", b"name", "owner", b"owner", "silent_seconds", b"silent_seconds", "spec", b"spec", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    _WhichOneofReturnType__silent_seconds: _TypeAlias = _typing.Literal["silent_seconds"]  # noqa: Y015
+    _WhichOneofArgType__silent_seconds: _TypeAlias = _typing.Literal["_silent_seconds", b"_silent_seconds"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__silent_seconds) -> _WhichOneofReturnType__silent_seconds | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015

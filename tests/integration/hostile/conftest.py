@@ -38,6 +38,11 @@ class Target(NamedTuple):
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**10
 
     @property
+    def descriptors(self) -> int:
+        """How many files and connections it has open."""
+        return len(list(Path(f"/proc/{self.server.process.pid}/fd").iterdir()))
+
+    @property
     def threads(self) -> int:
         """How many threads it has."""
         return len(list(Path(f"/proc/{self.server.process.pid}/task").iterdir()))

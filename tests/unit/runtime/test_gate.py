@@ -9,7 +9,7 @@ import pytest
 
 from dbw_runtime.callers import Caller
 from dbw_runtime.failure import StatusError
-from dbw_runtime.gate import CallLimits, Gate
+from dbw_runtime.gate import MAX_DELAY, CallLimits, Gate
 from dbw_runtime.security import ANYBODY
 from tests.unit.controller.server.jobs import run, virtual_clock
 
@@ -17,7 +17,8 @@ from tests.unit.controller.server.jobs import run, virtual_clock
 class FakeCall:
     """A call that remembers what ended it."""
 
-    def __init__(self, identity: str = "") -> None:
+    def __init__(self, identity: str = "", is_stream: bool = False) -> None:
+        self.is_stream = is_stream
         self.identity, self.caller = identity, Caller(identity)
         self.task: Any = None
         self.ended_by: Exception | None = None
@@ -27,6 +28,11 @@ class FakeCall:
 
     def stop_waiting(self) -> None:
         pass
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the gate has ended the call."""
+        return self.ended_by is not None
 
     def limit(self) -> str | None:
         """The limit that ended the call."""
@@ -153,9 +159,11 @@ def test_a_call_without_a_request_in_time_is_ended() -> None:
         late = admitted(gate, heard=False)
         assert silent.limit() is None
         await asyncio.sleep(1.5)
-        assert (silent.limit(), heard.limit(), late.limit()) == ("first_request_seconds", None, None)
+        assert (silent.is_ended, heard.is_ended, late.is_ended) == (True, False, False)
+        assert isinstance(silent.ended_by, StatusError)
+        assert silent.ended_by.reason == "NOT_READY"
         await asyncio.sleep(30.0)
-        assert (heard.limit(), late.limit()) == (None, "first_request_seconds")
+        assert (heard.is_ended, late.is_ended) == (False, True)
         assert list(gate.calls) == [heard]
 
     claims(CallLimits(first_request_seconds=30.0), claim)
@@ -168,6 +176,33 @@ def test_a_call_whose_response_is_not_read_in_time_is_ended() -> None:
             gate.begin_response(call)
         gate.end_response(reader)
         await asyncio.sleep(121.0)
-        assert (reader.limit(), stuck.limit()) == (None, "reading_seconds")
+        assert (reader.is_ended, stuck.is_ended) == (False, True)
 
     claims(CallLimits(reading_seconds=120.0), claim)
+
+
+def test_a_stream_has_longer_for_its_first_request_and_makes_room_all_the_same() -> None:
+    async def claim(gate: Gate) -> None:
+        stream = FakeCall(is_stream=True)
+        gate.admit(stream)
+        await asyncio.sleep(599.0)
+        assert not stream.is_ended
+        await asyncio.sleep(2.0)
+        assert stream.is_ended
+        another = FakeCall(is_stream=True)
+        gate.admit(another)
+        for _ in range(2):
+            admitted(gate)
+        assert another.limit() == "max_calls"
+
+    claims(CallLimits(calls=2), claim)
+
+
+def test_requests_of_streams_that_were_given_up_do_not_keep_an_identity_out_for_long() -> None:
+    async def claim(gate: Gate) -> None:
+        for _ in range(1000):
+            gate.delay("alice")
+        await asyncio.sleep(MAX_DELAY + 0.2)
+        gate.refuse_if_too_fast("alice")
+
+    claims(CallLimits(identity_rate=10.0), claim)

@@ -216,7 +216,7 @@ def test_a_client_that_goes_away_while_headers_are_sent_leaves_no_error_in_the_l
     async def accept() -> None:
         gate = Gate(ANYBODY, LIMITS, lambda _: None)
         gate.is_open = True
-        await Call(Context(), gate).accept()
+        await Call(Context(), gate, is_stream=False).accept()
 
     async def run() -> None:
         problems: list[dict[str, Any]] = []
