@@ -57,6 +57,7 @@ class Member:
     id: str
     number: int
     identity: str = ""  # whose credentials it joined with; empty: not known, because there is no authentication
+    is_restored: bool = False  # whether it is from before a restart
     session: str | None = None  # its newest one
     replaced: deque[str] = field(default_factory=lambda: deque(maxlen=REPLACED_SESSIONS))
     heard: float = 0.0  # when the last message from it came
@@ -81,8 +82,9 @@ class Members:
     ) -> None:
         self._new_secret, self._timeout, self._max_workers, self._allowed = new_secret, timeout, max_workers, allowed
         known = identities or {}
-        self._by_id = {id_: Member(id_, number, known.get(id_, "")) for id_, number in (numbers or {}).items()}
+        self._by_id = {id_: Member(id_, number, known.get(id_, ""), True) for id_, number in (numbers or {}).items()}
         self._by_number = {member.number: member for member in self._by_id.values()}
+        self._next_number = max(self._by_number, default=-1) + 1
         # The numbers of those that have a session: who is alive, and who takes too long for anybody to wait for it.
         self.live: frozenset[int] = frozenset()
         self.stalled: frozenset[int] = frozenset()
@@ -100,12 +102,12 @@ class Members:
     @property
     def numbers(self) -> dict[str, int]:
         """The number of each id, to be kept over restarts."""
-        return {member.id: member.number for member in self.all}
+        return {member.id: member.number for member in self._memorable}
 
     @property
     def identities(self) -> dict[str, str]:
         """Whose credentials each id was joined with, where that is known, to be kept over restarts."""
-        return {member.id: member.identity for member in self.all if member.identity}
+        return {member.id: member.identity for member in self._memorable if member.identity}
 
     def join(self, id_: str, now: float, identity: str = "") -> tuple[Member, str]:
         """Begin a session, which ends the worker's earlier one."""
@@ -128,9 +130,13 @@ class Members:
         return member, member.session
 
     def _add(self, id_: str) -> Member:
+        if len(self._by_id) >= self._max_workers:  # forget those that are not needed
+            self._by_number = {member.number: member for member in self._memorable}
+            self._by_id = {member.id: member for member in self._by_number.values()}
         if len(self._by_id) >= self._max_workers:
             raise TooManyWorkersError(self._max_workers)
-        member = Member(id_, max(self._by_number, default=-1) + 1)
+        member = Member(id_, self._next_number)
+        self._next_number += 1
         self._by_id[id_] = self._by_number[member.number] = member
         return member
 
@@ -205,6 +211,12 @@ class Members:
         for member in self._present:
             member.heard = min(member.heard + seconds, now)
             member.pace.postpone(seconds)
+
+    @property
+    def _memorable(self) -> list[Member]:
+        """Without those that have gone and delivered nothing: one worker could use up all places with such ids."""
+        present = self.live | self.stalled
+        return [one for one in self.all if one.is_restored or one.used or one.late or one.lost or one.number in present]
 
     @property
     def _present(self) -> list[Member]:

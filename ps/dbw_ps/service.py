@@ -27,7 +27,7 @@ from dbw_ps.metrics import Metrics
 from dbw_ps.model import Layout
 from dbw_ps.norms import warm_up
 from dbw_ps.options import PsOptions
-from dbw_ps.publisher import Publication, Publisher
+from dbw_ps.publisher import OBSERVERS, Publication, Publisher
 from dbw_ps.trainer import Trainer
 from dbw_runtime.failure import StatusError, invalid_value, limit_reached
 from dbw_runtime.rpc import Call, parsed
@@ -276,7 +276,7 @@ class ParameterServerService:
             if publication.finished and known == publication.version:
                 await call.write_bytes(publication.farewell())
                 return
-            with self._publisher.fetching(publication):
+            with self._publisher.fetching(publication, OBSERVERS if member is None else member.number):
                 is_sent = await self._send(publication, call)
 
     @property

@@ -74,20 +74,36 @@ class Reader:
         return header.version, received
 
 
-def test_observers_that_stop_reading_keep_few_versions_in_memory_and_get_a_whole_one_later() -> None:
+def test_observers_that_stop_reading_keep_one_version_in_memory_and_get_a_whole_one_later() -> None:
     with training() as one, ExitStack() as stack:
         before = memory(one.server)
         readers = []
         for _ in range(READERS):
             readers.append(Reader(stack, one.server.target, "PullParameters", pb.PullParametersRequest()))
             one.iterate()
-        assert memory(one.server) - before < (MAX_KEPT + 1) * MEGABYTES + READERS * 2
+        assert memory(one.server) - before < 2 * MEGABYTES + READERS * 2
         one.iterate()
         newest = readers[-1].version + 2
         seen = [reader.read_on() for reader in readers]
-        versions = [readers[0].version, readers[1].version] + [newest] * (READERS - MAX_KEPT)
+        versions = [readers[0].version] + [newest] * (READERS - 1)
         assert seen == [(version, 4 * ELEMENTS) for version in versions]
+        assert memory(one.server) - before < 2 * MEGABYTES + READERS * 2
+
+
+def test_workers_that_stop_pulling_keep_few_versions_in_memory_and_get_a_whole_one_later() -> None:
+    with training("--sync-mode", "pull") as one, ExitStack() as stack:
+        before = memory(one.server)
+        readers = []
+        for i in range(READERS):
+            rogue = stack.enter_context(Rogue(one.server.target, f"stuck-{i}"))
+            request = pb.PullParametersRequest(session=rogue.session)
+            readers.append(Reader(stack, one.server.target, "PullParameters", request))
+            one.iterate()
         assert memory(one.server) - before < (MAX_KEPT + 1) * MEGABYTES + READERS * 2
+        newest = readers[-1].version + 1
+        seen = [reader.read_on() for reader in readers]
+        versions = [reader.version for reader in readers[:MAX_KEPT]] + [newest] * (READERS - MAX_KEPT)
+        assert seen == [(version, 4 * ELEMENTS) for version in versions]
 
 
 def test_workers_that_stop_reading_keep_no_versions_in_memory() -> None:

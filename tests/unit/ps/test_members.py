@@ -127,11 +127,49 @@ def test_only_allowed_identities_join_and_others_have_no_claim_to_an_id() -> Non
 
 def test_not_more_workers_than_allowed_ever_join() -> None:
     members = Members(secrets.token_urlsafe, 10.0, {"kept": 7}, max_workers=2)
-    session = members.join("a", 0.0)[1]
-    members.leave(members.of(session, 0.0))
+    member = members.join("a", 0.0)[0]
+    member.used = 1
+    members.leave(member)
     with pytest.raises(TooManyWorkersError, match="2 workers have joined"):
         members.join("b", 0.0)
     assert [members.join(id_, 0.0)[0].number for id_ in ("a", "kept")] == [8, 7]
+
+
+def test_where_there_is_no_room_ids_that_have_gone_and_delivered_nothing_are_forgotten() -> None:
+    members = Members(secrets.token_urlsafe, 10.0, {"kept": 7}, max_workers=6)
+    for outcome in ("used", "late", "lost"):
+        setattr(members.join(outcome, 0.0, "alice")[0], outcome, 1)
+    idle, session = members.join("idle", 0.0, "mallory")
+    present = members.join("present", 5.0, "bob")[0]
+    members.expire(10.1)
+    assert members.join("new", 11.0, "bob")[0].number == 13
+    assert list(members.numbers) == ["kept", "used", "late", "lost", "present", "new"]
+    with pytest.raises(SessionNotFoundError):
+        members.of(session, 11.0, "mallory")
+    with pytest.raises(TooManyWorkersError):
+        members.join("newer", 11.0, "bob")
+    members.leave(present)
+    assert members.join(idle.id, 11.0, "bob")[0].number == 14
+
+
+def test_a_number_is_not_given_to_another_when_its_id_is_forgotten() -> None:
+    members = Members(secrets.token_urlsafe, 10.0, max_workers=1)
+    for number in range(3):
+        member = members.join(f"id-{number}", 0.0)[0]
+        assert member.number == number
+        members.leave(member)
+
+
+def test_ids_that_have_gone_and_delivered_nothing_are_not_kept_over_restarts() -> None:
+    """They would fill up all places for good: who has delivered something is not known after a restart."""
+    members = Members(secrets.token_urlsafe, 10.0, {"kept": 0}, {"kept": "alice"})
+    gone, useful, _ = (members.join(id_, 0.0, "bob")[0] for id_ in ("gone", "useful", "present"))
+    useful.used = 1
+    for member in (gone, useful):
+        members.leave(member)
+    assert members.numbers == {"kept": 0, "useful": 2, "present": 3}
+    assert members.identities == {"kept": "alice", "useful": "bob", "present": "bob"}
+    assert members.join("gone", 1.0, "bob")[0].number == 1
 
 
 def test_a_silent_worker_times_out() -> None:
