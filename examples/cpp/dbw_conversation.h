@@ -24,7 +24,7 @@ class DbwConversation {
     kAttached,
     kDown,      // the last attempt to attach has failed, or took too long
     kReplaced,  // another process has created the same job: there are no decisions until that one has gone
-    kTaken,     // another identity has a job of this name: there will be no decisions
+    kTaken,     // another identity has a job of this name: there are no decisions until that is gone
   };
   static constexpr std::uint64_t kRememberedIterations = 1024;  // arrivals of those further back are ignored
   // Iterations to report later, while there is no answer: together they must fit into one message, in which a batch of
@@ -94,6 +94,7 @@ class DbwConversation {
     if (code == kPermissionDenied) {
       link_ = Link::kTaken;
       problem_ = problem;
+      reset_job_ = true;
       return;
     }
     if (link_ == Link::kReplaced) return LoseSight();  // nobody knows what the other process does meanwhile

@@ -174,13 +174,13 @@ class DbwJob {
       {
         std::unique_lock<std::mutex> lock(mutex_);
         replaced = conversation_.link() == DbwConversation::Link::kReplaced;
-        if (replaced) {
+        if (conversation_.IsOthers()) {
           changed_.wait_for(lock, NextLook(), [this] { return closing_; });
         } else if (!answered_) {  // a connection that has brought an answer is tried again at once
           changed_.wait_for(lock, kPause, [this] { return closing_; });
         }
         answered_ = false;
-        if (closing_ || conversation_.link() == DbwConversation::Link::kTaken) return;
+        if (closing_) return;
       }
       bool may_attach = true;
       grpc::Status status = replaced ? Look(&may_attach) : grpc::Status::OK;

@@ -14,7 +14,7 @@ export type Link =
   | "attached"
   | "down" // the last attempt to attach has failed, or took too long
   | "replaced" // another process has created the same job: there are no decisions until that one has gone
-  | "taken"; // another identity has a job of this name: there will be no decisions
+  | "taken"; // another identity has a job of this name: there are no decisions until that is gone
 export type Decision = Pick<Decision__Output, "iteration" | "k" | "deadlineSeconds">;
 // A job as `GetJob` shows it: when it has changed last, in seconds on the controller's clock, and where it is.
 export type Look = { updated: number; iteration: number };
@@ -129,7 +129,7 @@ export class DbwConversation {
   // An attempt to attach, or a request, has failed with a status code of gRPC, or without one.
   failed(now: number, code: status | undefined, problem: string): void {
     if (code === status.PERMISSION_DENIED) {
-      [this.link, this.problem] = ["taken", problem];
+      [this.link, this.problem, this.resetJob] = ["taken", problem, true];
       return;
     }
     if (this.link === "replaced") return this.loseSight(); // nobody knows what the other process does meanwhile

@@ -163,7 +163,7 @@ export class DbwJob {
   // Attaches, sends requests, and takes in answers; and again, if that fails.
   private async stayAttached(): Promise<void> {
     const { conversation } = this;
-    while (!this.closing && conversation.link !== "taken") {
+    while (!this.closing) {
       this.answered = false;
       try {
         if (conversation.link !== "replaced" || (await this.mayTakeBack())) await this.attach();
@@ -174,7 +174,7 @@ export class DbwJob {
         this.wake();
       }
       this.send = this.disconnect = () => {};
-      if (conversation.link === "replaced") await this.pauseBeforeLook();
+      if (conversation.isOthers) await this.pauseBeforeLook();
       // A connection that has brought an answer is tried again at once.
       else if (!this.answered) await this.pause(PAUSE);
     }
