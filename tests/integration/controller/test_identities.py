@@ -1,7 +1,6 @@
 """Whom certificates make their holders, and what administrators may do, over real connections."""
 
 import subprocess
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -209,21 +208,23 @@ def test_a_job_of_an_earlier_version_goes_to_the_first_certificate_with_its_owne
         assert owner(stub, "resnet") == "URI:spiffe://example.org/alice"
 
 
-def test_training_goes_on_without_decisions_if_the_name_of_its_job_is_taken(
+def test_training_goes_on_without_decisions_as_long_as_the_name_of_its_job_is_taken(
     party: Party, caplog: pytest.LogCaptureFixture
 ) -> None:
     with party.connected(DNS("judy")) as stub:
         create(stub, "of-judy")
-    client = DbwClient(f"127.0.0.1:{party.server.port}", **party.connection(DNS("mallory")))
+    often = {"silent_job_seconds": 0.1, **party.connection(DNS("mallory"))}
+    client = DbwClient(f"127.0.0.1:{party.server.port}", **often)
     with caplog.at_level("INFO"), client.job("of-judy", workers=4) as job:
         wait_until(lambda: "choose another name" in caplog.text)
         job.arrived(1.0)
         assert job.end_iteration() == 4
         assert job.on_fallback
+        assert job.replaced
         assert "the name 'of-judy' is taken; choose another name for the job" in str(job.problem)
-        # It does not try again.
-        wait_until(lambda: "dbw of-judy" not in [thread.name for thread in threading.enumerate()])
-    [complaint] = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "choose another name" in complaint.getMessage()
-    with party.connected(DNS("judy")) as stub:
-        assert owner(stub, "of-judy") == "DNS:judy"
+        [complaint] = [record for record in caplog.records if record.levelname == "WARNING"]
+        assert "choose another name" in complaint.getMessage()
+        with party.connected(DNS("judy")) as stub:
+            assert owner(stub, "of-judy") == "DNS:judy"
+            stub.DeleteJob(pb.DeleteJobRequest(job="of-judy"))
+        wait_until(lambda: not job.replaced)
